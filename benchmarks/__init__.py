@@ -1,0 +1,1 @@
+"""Scripts that measure the runner beside its peers."""

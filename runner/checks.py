@@ -1,0 +1,203 @@
+"""What a config must satisfy before anything heavy is imported. Each check raises `ConfigError` with its mend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from runner import layout, mesh
+from runner.dataset.splits import parse_split
+from runner.errors import refuse
+from runner.model import target
+from runner.optimizer import RULE_KEYS, SCHEDULES
+from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig, TrainerConfig
+
+ENGINES = ("keras_dtensor",)
+
+
+def check(config: RunConfig) -> None:
+    """Checks every group, then what lies between groups.
+
+    Raises:
+      ConfigError: the first thing found that cannot work.
+    """
+    _one_of("engine.name", config.engine.name, ENGINES)
+    if config.engine.intra_op_threads is not None:
+        _positive("engine.intra_op_threads", config.engine.intra_op_threads)
+    config.mesh.axes = mesh.resolve_axes(config.mesh)
+    layout.check(config.layout, config.mesh.axes)
+    target.check(config.model)
+    _check_optimizer(config.optimizer)
+    _check_dataset(config.dataset)
+    _check_trainer(config.trainer)
+    _one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
+    if config.tracking.name == "none" and config.tracking.uri is not None:
+        raise refuse(
+            "tracking.uri",
+            config.tracking.uri,
+            allowed="tracking=none records nowhere, so the two exclude each other",
+            mend="leave out one of tracking=none and tracking.uri",
+        )
+    if not config.tracking.experiment.strip():
+        raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
+    _check_batches(config)
+
+
+def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        from runner.config import did_you_mean
+
+        raise refuse(key, value, allowed=f"one of {', '.join(allowed)}", mend=did_you_mean(value, list(allowed)))
+
+
+def _positive(key: str, value: int) -> None:
+    if value < 1:
+        raise refuse(key, value, allowed="a whole number of at least 1", mend=f"set {key}=1 or more")
+
+
+def _within(key: str, value: float | None, low: float, high: float, *, open_low: bool = False) -> None:
+    if value is None:
+        return
+    good = (low < value if open_low else low <= value) and value < high
+    if not math.isfinite(value) or not good:
+        span = f"{'above' if open_low else 'at least'} {low:g}" + ("" if math.isinf(high) else f" and below {high:g}")
+        raise refuse(key, value, allowed=f"a number {span}", mend=f"choose {key} in that range")
+
+
+def _check_optimizer(config: OptimizerConfig) -> None:
+    _one_of("optimizer.name", config.name, tuple(RULE_KEYS))
+    _within("optimizer.learning_rate", config.learning_rate, 0.0, math.inf, open_low=True)
+    used = RULE_KEYS[config.name]
+    for key in sorted(set().union(*RULE_KEYS.values())):
+        if getattr(config, key) is not None and key not in used:
+            raise refuse(
+                f"optimizer.{key}",
+                getattr(config, key),
+                allowed=f"{config.name} has {', '.join(used)}",
+                mend=f"leave {key} out or choose an optimizer that has it",
+            )
+        if getattr(config, key) is None and key in used:
+            raise refuse(f"optimizer.{key}", None, allowed=f"{config.name} needs a value", mend=f"set optimizer.{key}")
+    for key in ("beta_1", "beta_2", "momentum", "rho"):
+        _within(f"optimizer.{key}", getattr(config, key), 0.0, 1.0)
+    _within("optimizer.weight_decay", config.weight_decay, 0.0, math.inf)
+    _within("optimizer.epsilon", config.epsilon, 0.0, math.inf, open_low=True)
+    if config.nesterov and not config.momentum:
+        raise refuse(
+            "optimizer.nesterov",
+            True,
+            allowed="nesterov looks ahead along the momentum, which is 0",
+            mend="set optimizer.momentum=0.9 or optimizer.nesterov=false",
+        )
+    _check_clip(config.clip)
+    _check_schedule(config.schedule)
+
+
+def _check_clip(config: ClipConfig) -> None:
+    given = {key: value for key in ("norm", "global_norm", "value") if (value := getattr(config, key)) is not None}
+    if len(given) > 1:
+        raise refuse(
+            f"optimizer.clip.{list(given)[1]}",
+            list(given.values())[1],
+            allowed=f"only one kind of clipping, and clip.{next(iter(given))} is set",
+            mend=f"set optimizer.clip.{next(iter(given))}=null or leave this one out",
+        )
+    for key, value in given.items():
+        _within(f"optimizer.clip.{key}", value, 0.0, math.inf, open_low=True)
+
+
+def _check_schedule(config: ScheduleConfig) -> None:
+    key = "optimizer.schedule"
+    _one_of(f"{key}.name", config.name, SCHEDULES)
+    if config.warmup_steps < 0:
+        raise refuse(
+            f"{key}.warmup_steps", config.warmup_steps, allowed="0 or more", mend=f"set {key}.warmup_steps=0"
+        )
+    if config.decay_steps is not None:
+        _positive(f"{key}.decay_steps", config.decay_steps)
+    _within(f"{key}.decay_rate", config.decay_rate, 0.0, math.inf, open_low=True)
+    _within(f"{key}.final_factor", config.final_factor, 0.0, math.inf)
+    if config.name == "exponential" and config.decay_steps is None:
+        raise refuse(f"{key}.decay_steps", None, allowed="exponential needs it", mend=f"set {key}.decay_steps=1000")
+    if config.warmup_steps and config.name != "cosine":
+        raise refuse(
+            f"{key}.warmup_steps",
+            config.warmup_steps,
+            allowed="only cosine warms up",
+            mend=f"set {key}.name=cosine or {key}.warmup_steps=0",
+        )
+    if config.name == "piecewise":
+        if sorted(set(config.boundaries)) != config.boundaries or any(step < 1 for step in config.boundaries):
+            raise refuse(
+                f"{key}.boundaries",
+                config.boundaries,
+                allowed="steps of at least 1 that rise",
+                mend=f"set {key}.boundaries=[500,1000]",
+            )
+        if not config.boundaries or len(config.factors) != len(config.boundaries) + 1:
+            raise refuse(
+                f"{key}.factors",
+                config.factors,
+                allowed=f"one more than the {len(config.boundaries)} boundaries, of which there must be one at least",
+                mend=f"set {key}.boundaries=[500] {key}.factors=[1.0,0.1]",
+            )
+    elif config.boundaries or config.factors:
+        raise refuse(
+            f"{key}.boundaries",
+            config.boundaries,
+            allowed=f"schedule {config.name} has none",
+            mend=f"set {key}.name=piecewise",
+        )
+
+
+def _check_dataset(config: DatasetConfig) -> None:
+    _positive("dataset.batch_size", config.batch_size)
+    if config.eval_batch_size is not None:
+        _positive("dataset.eval_batch_size", config.eval_batch_size)
+    if not config.name.strip():
+        raise refuse("dataset.name", "''", allowed="the name of a TFDS builder or digits", mend="set dataset=mnist")
+    for key in ("train", "eval"):
+        try:
+            parse_split(getattr(config, key))
+        except ValueError as error:
+            raise refuse(
+                f"dataset.{key}", getattr(config, key), allowed=str(error), mend=f"write dataset.{key}='train[:5000]'"
+            ) from error
+    _one_of("dataset.remainder", config.remainder, ("drop", "pad"))
+    _positive("dataset.prefetch", config.prefetch)
+    if config.image_size is not None and (len(config.image_size) != 2 or min(config.image_size) < 1):
+        raise refuse(
+            "dataset.image_size",
+            config.image_size,
+            allowed="[height, width], each at least 1",
+            mend="set dataset.image_size=[64,64]",
+        )
+
+
+def _check_trainer(config: TrainerConfig) -> None:
+    for key in ("epochs", "evaluate_every", "log_every_steps"):
+        _positive(f"trainer.{key}", getattr(config, key))
+    for key in ("steps_per_epoch", "steps_per_call", "limit_eval_batches"):
+        if getattr(config, key) is not None:
+            _positive(f"trainer.{key}", getattr(config, key))
+    if not 0 <= config.seed < 2**31:
+        raise refuse("trainer.seed", config.seed, allowed="0 to 2147483647", mend="set trainer.seed=1337")
+    _one_of("trainer.progress", config.progress, ("auto", "bar", "lines", "none"))
+    _one_of("trainer.on_nan", config.on_nan, ("stop", "continue"))
+
+
+def _check_batches(config: RunConfig) -> None:
+    """The axis that splits the images' first dim must divide every batch."""
+    axis = config.layout.inputs["image"][0]
+    size = config.mesh.axes[axis] if axis else 1
+    sizes = {"batch_size": config.dataset.batch_size, "eval_batch_size": config.dataset.eval_batch_size}
+    for key, batch in sizes.items():
+        if batch is not None and batch % size:
+            lower, upper = batch // size * size, -(-batch // size) * size
+            near = f"{lower} or dataset.{key}={upper}" if lower else f"{upper}"
+            raise refuse(
+                f"dataset.{key}",
+                batch,
+                allowed=f"a multiple of {size}, the size of mesh axis {axis!r}",
+                mend=f"set dataset.{key}={near}",
+            )

@@ -1,0 +1,159 @@
+"""What every command shares: Hydra composes, the config is checked, and a refusal is one line and exit code 2."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from runner import paths
+from runner.config import convert
+from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
+from runner.schema import RunConfig
+
+logger = logging.getLogger(__name__)
+
+_LONGEST = 600  # characters of a library's error that are shown
+EXIT_DONE, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
+Command = Callable[[RunConfig, DictConfig], None]
+
+
+def run_command(command: Command) -> int:
+    """Composes the config from the command line, checks it and runs a command on it.
+
+    Args:
+      command: called with the checked config and the composed DictConfig.
+
+    Returns:
+      The process's exit code: 0 done, 1 failed, 2 the config was refused, 128 + n ended by signal n.
+    """
+    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printer
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
+        sys.path.append(os.getcwd())  # noqa: PTH109 - a user's own builders, also under the console script
+    failures: list[Exception] = []
+    try:
+        _hydra_main(command, failures)()
+        for failure in failures:
+            raise failure
+    except Interrupted as interrupted:
+        return 128 + interrupted.signum
+    except KeyboardInterrupt:
+        print("interrupted before the run started", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe left, as `| head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for the interpreter's own last flush
+        return EXIT_FAILED
+    except (DataError, EngineError, TrackingError) as error:
+        return _report(" ".join(str(error).split()), EXIT_FAILED, wants_traceback)
+    except Exception as error:  # ours or Hydra's own: what a command raises besides has been wrapped
+        return _report(one_line(error), EXIT_REFUSED, wants_traceback)
+    return EXIT_DONE
+
+
+def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:
+    OmegaConf.register_new_resolver("runner_outputs", lambda: str(paths.outputs_dir()), replace=True)
+    OmegaConf.register_new_resolver("runner_pid", lambda: str(os.getpid()), replace=True)
+
+    def task(composed: DictConfig) -> None:
+        """Keeps an error for `run_command`; Hydra would print it in its own way."""
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        try:
+            command(convert(composed), composed)
+        except ConfigError as error:
+            failures.append(error)
+            if not (folder / "config.yaml").exists():  # nothing ran
+                logging.shutdown()
+                shutil.rmtree(folder, ignore_errors=True)
+        except (Interrupted, DataError, EngineError, TrackingError) as error:
+            failures.append(error)
+        except Exception as error:
+            logger.exception("the run failed")
+            text = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}"
+            wrapped = EngineError(f"{text}; the traceback is in {folder / 'runner.log'}")
+            wrapped.__cause__ = error
+            failures.append(wrapped)
+
+    decorated: Callable[[], None] = hydra.main(
+        version_base="1.3", config_path=str(paths.conf_dir()), config_name="config"
+    )(task)
+    return decorated
+
+
+def _report(line: str, code: int, wants_traceback: bool) -> int:
+    if wants_traceback:
+        traceback.print_exc()
+    print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+def one_line(error: Exception) -> str:
+    """Puts a refusal into one line: key, value, what is allowed, the mend.
+
+    Args:
+      error: our own refusal, or one of Hydra's and OmegaConf's, whose messages span lines.
+    """
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        options = [name for name in error.options if name]
+        return f"{group}={option} is refused: options are {', '.join(options)}; {_suggest(group, option, options)}"
+    if isinstance(error, OverrideParseException):
+        text = " ".join(error.message.split())
+        return f"{error.override!r} is refused: not an override ({text}); write key=value, lists as [a,b]"
+    text = str(error)
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown:
+        return _unknown_key(unknown.group(1).partition("@")[0])
+    return " ".join(text.split())
+
+
+def _suggest(group: str, option: str, options: list[str]) -> str:
+    close = get_close_matches(option, options, n=1)
+    if close:
+        return f"did you mean {group}={close[0]}?"
+    return f"choose one, as {group}={options[0]}" if options else "install the package again, its conf folder is incomplete"
+
+
+def _unknown_key(key: str) -> str:
+    """Words the refusal of a key that the composed config lacks, with the nearest one that it has."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    groups = [argument for argument in sys.argv[1:] if re.fullmatch(r"\w+=\w+", argument)]
+    groups = [argument for argument in groups if (paths.conf_dir() / argument.split("=")[0]).is_dir()]
+    with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
+        known = key_paths(compose("config", overrides=groups))
+    close = get_close_matches(key, known, n=1, cutoff=0.6)
+    parent = key.rpartition(".")[0]
+    siblings = [k for k in known if k.rpartition(".")[0] == parent]
+    allowed = f"keys of {parent} are" if parent and siblings else "groups are"
+    names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
+    mend = f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
+    given = next((argument for argument in sys.argv[1:] if argument.lstrip("+").startswith(f"{key}=")), key)
+    return f"{given} is refused: no such key; {allowed} {names}; {mend}"
+
+
+def key_paths(config: DictConfig) -> list[str]:
+    """Returns every dotted key of a config, groups and leaves."""
+    found: list[str] = []
+
+    def walk(node: DictConfig, prefix: str) -> None:
+        for key in node:
+            found.append(f"{prefix}{key}")
+            if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
+                walk(node[key], f"{prefix}{key}.")
+
+    walk(config, "")
+    return found

@@ -1,0 +1,114 @@
+"""From the composed YAML to the typed, checked run config. Imports no TensorFlow, JAX or MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from runner import checks
+from runner.errors import ConfigError, refuse
+from runner.schema import ModelConfig, RunConfig
+
+_GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig)}
+
+
+def convert(composed: DictConfig) -> RunConfig:
+    """Turns the composed config into dataclasses and checks it.
+
+    Args:
+      composed: what Hydra composed, interpolations allowed.
+
+    Returns:
+      The run config; every check that needs no TensorFlow has passed.
+
+    Raises:
+      ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.
+    """
+    for key in composed:
+        if key not in _GROUPS:
+            raise refuse(
+                str(key), composed[key], allowed=f"groups are {', '.join(_GROUPS)}", mend=did_you_mean(str(key), _GROUPS)
+            )
+    typed = {name: _convert_group(name, composed) for name in _GROUPS}
+    config = RunConfig(**typed)
+    checks.check(config)
+    return config
+
+
+def _convert_group(name: str, composed: DictConfig) -> Any:
+    node = composed.get(name)
+    if node is None:
+        raise refuse(name, None, allowed="every group needs an option", mend=f"leave {name} out to get the default")
+    if not isinstance(node, DictConfig):
+        raise refuse(name, node, allowed="an option of the group or keys under it", mend=f"write {name}.key=value")
+    try:
+        if name == "model":
+            return _model(node)
+        for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
+            _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), node))
+    except OmegaConfBaseException as error:
+        raise _refuse_value(name, node, error) from error
+
+
+def _model(node: DictConfig) -> ModelConfig:
+    content = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    assert isinstance(content, dict)
+    target = content.pop("_target_", "")
+    if not isinstance(target, str):
+        raise refuse(
+            "model._target_", target, allowed="an import path", mend="write model._target_=package.module.function"
+        )
+    return ModelConfig(target=target, options={str(key): value for key, value in content.items()})
+
+
+def _known_key(group: str, key: str, known: list[str]) -> None:
+    if key not in known:
+        raise ConfigError(
+            f"{group}.{key} is refused: no such key; keys of {group} are {', '.join(known)}; {did_you_mean(key, known)}"
+        )
+
+
+def _refuse_value(group: str, node: DictConfig, error: OmegaConfBaseException) -> ConfigError:
+    inner = (error.full_key or "").removeprefix(f"{group}.")
+    key = f"{group}.{inner}" if inner else group
+    if isinstance(error, MissingMandatoryValue):
+        return ConfigError(f"{key} is refused: it has no value; set it, as {key}=...")
+    if isinstance(error, ConfigKeyError):
+        return ConfigError(f"{key} is refused: no such key; see python -m runner --cfg job")
+    value = OmegaConf.select(node, inner, throw_on_resolution_failure=False) if inner else node
+    reason = " ".join(str(error.msg or error).splitlines()[0].split()).rstrip(".")
+    wanted = _annotation(group, inner)
+    return refuse(key, value, allowed=f"a value of type {wanted}" if wanted else reason, mend=f"set {key} to one")
+
+
+def _annotation(group: str, inner: str) -> str | None:
+    """Returns the schema's type of a dotted key, as it stands in the source; None for a key inside a list or dict."""
+    kind: Any = _GROUPS[group]
+    annotation = None
+    for part in inner.split("."):
+        specs = {spec.name: spec for spec in fields(kind)} if is_dataclass(kind) else {}
+        if part not in specs:
+            return annotation if part.isdigit() or "[" in part else None
+        annotation, kind = str(specs[part].type), specs[part].default_factory
+    return annotation
+
+
+def did_you_mean(word: str, known: Mapping[str, Any] | list[str]) -> str:
+    """Returns the mend for a misspelt word: the nearest known one, else where to look."""
+    close = get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
+
+
+def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yields (dotted key, leaf) pairs of nested mappings; a list is a leaf."""
+    if isinstance(content, Mapping) and content:
+        for key, value in content.items():
+            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, content

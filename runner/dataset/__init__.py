@@ -1,0 +1,65 @@
+"""Image-classification datasets: fetched, prepared by TFDS and decoded once, then read as plain arrays.
+
+Importing this package imports no TensorFlow. TFDS works in a child process, because TensorFlow must not be
+initialised here before the mesh is set up.
+"""
+
+from __future__ import annotations
+
+from runner.dataset import cache
+from runner.dataset.arrays import Dataset, Split
+from runner.dataset.splits import Slice, parse_split
+from runner.errors import ConfigError, DataError
+from runner.schema import DatasetConfig
+
+__all__ = ["Dataset", "Split", "load"]
+
+
+def load(config: DatasetConfig) -> Dataset:
+    """Loads a dataset, fetching and decoding it first where that was not done yet.
+
+    Args:
+      config: the dataset's config.
+
+    Returns:
+      The dataset, its images uint8 as TFDS stores them.
+
+    Raises:
+      ConfigError: a key's value does not work with this dataset.
+      DataError: the data is not there and can't be fetched, or is broken. The message is one line.
+
+    Example:
+      >>> digits = load(DatasetConfig(name="digits"))
+      >>> digits.train.images.shape
+      (1437, 8, 8, 1)
+    """
+    train, evaluate = _terms("train", config.train), _terms("eval", config.eval)
+    if config.name == "digits":
+        return _digits(config, train, evaluate)
+    wanted, root = cache.request(config), cache.data_dir(config)
+    found = cache.find(root, wanted)
+    if found is None:
+        from runner.dataset.child import decode
+
+        decode(root, wanted, download=config.download, mirror=config.mirror)
+        found = cache.find(root, wanted)
+    if found is None:
+        raise DataError(f"dataset.name={config.name} was decoded and yet is not in {cache.decoded_dir(root)}")
+    return cache.read(*found, train, evaluate)
+
+
+def _terms(key: str, text: str) -> tuple[Slice, ...]:
+    try:
+        return parse_split(text)
+    except ValueError as error:
+        raise ConfigError(f"dataset.{key}={text} is refused: {error}") from error
+
+
+def _digits(config: DatasetConfig, train: tuple[Slice, ...], evaluate: tuple[Slice, ...]) -> Dataset:
+    from runner.dataset.digits import load_digits
+
+    if config.image_size is not None and list(config.image_size) != [8, 8]:
+        raise ConfigError(
+            f"dataset.image_size={list(config.image_size)} is refused: digits has images of 8x8; leave it at null"
+        )
+    return load_digits(train, evaluate)

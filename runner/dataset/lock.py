@@ -1,0 +1,94 @@
+"""A lock between processes that the kernel frees when its holder ends, however that happens."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_POLL_SECONDS = 0.2
+_BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
+
+if sys.platform == "win32":
+    import msvcrt
+
+    # Far behind the text in the file, since Windows also keeps others from reading a locked range.
+    _OFFSET = 1 << 30
+
+    def _try_lock(handle: int) -> None:
+        os.lseek(handle, _OFFSET, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+    def _unlock(handle: int) -> None:
+        os.lseek(handle, _OFFSET, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def locked(path: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
+    """Holds the lock file `path`, waiting as long as another process does.
+
+    The file stays behind: removing it would let two processes lock two files of one name. Where the file system
+    knows no locks, that is said once and the work goes on without.
+
+    Args:
+      path: the lock file; its folder exists.
+      say: told once that this process waits, and for whom.
+      what: what the lock is for, in words.
+
+    Yields:
+      Nothing; the lock is held inside the block.
+
+    Raises:
+      OSError: the file can't be created.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        held = _acquire(handle, path, say, what)
+        if held:
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, str(os.getpid()).encode())
+        try:
+            yield
+        finally:
+            if held:
+                _unlock(handle)
+    finally:
+        os.close(handle)
+
+
+def _acquire(handle: int, path: Path, say: Callable[[str], None], what: str) -> bool:
+    waited = False
+    while True:
+        try:
+            _try_lock(handle)
+        except OSError as error:
+            if error.errno not in _BUSY:
+                say(f"{what}: this file system has no locks ({error.strerror}), start one run at a time")
+                return False
+        else:
+            return True
+        if not waited:
+            say(f"{what}: waiting for process {_holder(path)}, which is at it")
+            waited = True
+        time.sleep(_POLL_SECONDS)
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text() or "(unknown)"
+    return "(unknown)"

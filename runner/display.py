@@ -1,0 +1,172 @@
+"""What a person sees of a run: the config as a tree, progress, the final table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.tree import Tree
+
+from runner.engine.base import EvalMetrics
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Display(Protocol):
+    """Shows the progress of training."""
+
+    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
+        """An epoch of so many steps begins, `done` of which a resumed run has behind it."""
+
+    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+        """So many steps of the epoch are done, at `rate` steps a second; loss and accuracy are means so far."""
+
+    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+        """The epoch is done, and evaluated where one was due."""
+
+    def close(self) -> None:
+        """Leaves the terminal clean."""
+
+
+def make_display(mode: str, console: Console, epochs: int) -> Display:
+    """Returns the display that `trainer.progress` asks for; `auto` is a bar on a terminal and lines elsewhere."""
+    if mode == "auto":
+        mode = "bar" if console.is_terminal else "lines"
+    if mode == "none":
+        return NoDisplay()
+    return BarDisplay(console, epochs) if mode == "bar" else LineDisplay(console, epochs)
+
+
+class NoDisplay:
+    """Shows nothing."""
+
+    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
+        """See `Display`."""
+
+    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+        """See `Display`."""
+
+    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+        """See `Display`."""
+
+    def close(self) -> None:
+        """See `Display`."""
+
+
+def _epoch_line(epoch: int, epochs: int, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> str:
+    line = f"epoch {epoch + 1}/{epochs}  train loss {loss:.4f}  accuracy {accuracy:.4f}"
+    if evaluation is not None:
+        line += f"  |  test loss {evaluation.loss:.4f}  accuracy {evaluation.accuracy:.4f} ({evaluation.examples:,})"
+    return line
+
+
+class LineDisplay:
+    """A line every few seconds and one an epoch, for logs and pipes."""
+
+    def __init__(self, console: Console, epochs: int) -> None:
+        self._console, self._epochs = console, epochs
+        self._epoch = self._steps = 0
+        self._shown = time.monotonic()
+
+    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
+        """Notes the epoch."""
+        del done
+        self._epoch, self._steps = epoch, steps
+
+    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+        """Prints a line when the last one is some seconds old."""
+        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._shown = time.monotonic()
+            left = (self._steps - done) / rate if rate else 0.0
+            self._print(
+                f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{self._steps}  {rate:.0f} steps/s  "
+                f"loss {loss:.4f}  accuracy {accuracy:.4f}  {left:.0f} s left"
+            )
+
+    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+        """Prints the epoch's line."""
+        self._shown = time.monotonic()
+        self._print(_epoch_line(self._epoch, self._epochs, loss, accuracy, evaluation))
+
+    def close(self) -> None:
+        """Has nothing to clean."""
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+class BarDisplay:
+    """A progress bar an epoch."""
+
+    def __init__(self, console: Console, epochs: int) -> None:
+        self._epochs, self._epoch = epochs, 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]:.0f} steps/s  loss {task.fields[loss]:.4f}  acc {task.fields[accuracy]:.4f}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
+        """Starts a new bar."""
+        self._epoch = epoch
+        self._progress.start()
+        self._task = self._progress.add_task(
+            f"epoch {epoch + 1}/{self._epochs}", total=steps, completed=done, rate=0.0, loss=0.0, accuracy=0.0
+        )
+
+    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+        """Moves the bar."""
+        assert self._task is not None
+        self._progress.update(self._task, completed=done, rate=rate, loss=loss, accuracy=accuracy)
+
+    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+        """Replaces the bar by the epoch's line."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+        line = _epoch_line(self._epoch, self._epochs, loss, accuracy, evaluation)
+        self._progress.console.print(line, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Stops drawing."""
+        self._progress.stop()
+
+
+def config_tree(content: Mapping[str, object]) -> Tree:
+    """Returns the resolved config as a tree, a branch a group."""
+    tree = Tree("config", guide_style="dim")
+
+    def grow(branch: Tree, node: Mapping[object, object]) -> None:
+        for key, value in node.items():
+            if isinstance(value, Mapping) and value:
+                grow(branch.add(f"[bold]{key}"), value)
+            else:
+                branch.add(f"{key}: {_plain(value)}")
+
+    grow(tree, dict(content))
+    return tree
+
+
+def _plain(value: object) -> str:
+    from rich.markup import escape
+
+    return escape("null" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def result_table(rows: Iterable[tuple[str, str]]) -> Table:
+    """Returns the final table of a run."""
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table

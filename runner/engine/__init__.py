@@ -1,0 +1,19 @@
+"""Engines: objects that own devices and state; the loop drives them through `base.Engine`."""
+
+from __future__ import annotations
+
+from runner.engine.base import DataSpec, Engine
+from runner.schema import RunConfig
+
+
+def make_engine(config: RunConfig, data: DataSpec, total_steps: int) -> Engine:
+    """Returns the engine that the config names, not yet built. This is where TensorFlow is imported.
+
+    Args:
+      config: a checked config.
+      data: shapes of the dataset.
+      total_steps: training steps of the whole run, for schedules that end with it.
+    """
+    from runner.engine.keras_dtensor import KerasDTensorEngine
+
+    return KerasDTensorEngine(config, data, total_steps)

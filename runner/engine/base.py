@@ -1,0 +1,155 @@
+"""What the loop knows of an engine. Imports neither TensorFlow nor JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Shapes that an engine is built for.
+
+    Attributes:
+      input_shape: (height, width, channel) of one uint8 image.
+      num_classes: labels are 0 .. num_classes - 1.
+    """
+
+    input_shape: tuple[int, int, int]
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class HostBatches:
+    """Up to K batches of one device call, on the host.
+
+    Attributes:
+      images: uint8 (K, B, height, width, channel).
+      labels: int32 (K, B).
+      weights: float32 (K, B), 1 for an example and 0 for padding.
+      steps: how many of the K are real; the rest is padding that is not computed.
+    """
+
+    images: Array
+    labels: Array
+    weights: Array
+    steps: int
+
+
+@dataclass(frozen=True)
+class PlacedBatches:
+    """The same on the devices, with what the host needs to read the results."""
+
+    images: Any
+    labels: Any
+    weights: Array
+    steps: int
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """Per-step means over each global batch, read back.
+
+    Attributes:
+      loss: float32 (steps,), mean cross-entropy in nats, regularisation losses added.
+      accuracy: float32 (steps,).
+    """
+
+    loss: Array
+    accuracy: Array
+
+
+class Pending(Protocol):
+    """Metrics of a device call that may still be on the devices."""
+
+    steps: int
+
+    def read(self) -> StepMetrics:
+        """Waits for the call and returns its metrics."""
+        ...
+
+
+@dataclass(frozen=True)
+class EvalMetrics:
+    """Metrics over every example of a split.
+
+    Attributes:
+      loss: mean cross-entropy in nats.
+      accuracy: share of examples whose largest logit is the label.
+      examples: how many were counted.
+      confusion: int64 (num_classes, num_classes), rows are labels, columns predictions.
+    """
+
+    loss: float
+    accuracy: float
+    examples: int
+    confusion: Array
+
+
+@dataclass(frozen=True)
+class VariableInfo:
+    """One variable as it lies on the devices.
+
+    Attributes:
+      shape: the whole variable's.
+      dtype: as `float32`.
+      spec: one entry a dim, an axis name or None.
+      bytes_per_device: what each device holds of it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    spec: tuple[str | None, ...]
+    bytes_per_device: int
+
+
+class Engine(Protocol):
+    """Owns devices and state; computes steps."""
+
+    def build(self) -> None:
+        """Makes the devices, the model and the optimizer's slots, and checks the mesh's arithmetic."""
+        ...
+
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        """Puts batches on the devices, split as the layout says. May run on another thread than the steps."""
+        ...
+
+    def train_steps(self, batches: PlacedBatches, first_step: int) -> Pending:
+        """Runs `batches.steps` training steps in one device call.
+
+        Args:
+          batches: placed batches.
+          first_step: steps done before, for bias corrections and schedules.
+        """
+        ...
+
+    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+        """Evaluates over every example of weight 1."""
+        ...
+
+    def variables(self) -> Mapping[str, VariableInfo]:
+        """Returns canonical path to variable; optimizer slots are `optimizer/<slot>/<path>`."""
+        ...
+
+    def state(self) -> dict[str, Array]:
+        """Returns whole host arrays by canonical path: variables and slots."""
+        ...
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Sets variables and slots from whole host arrays; every path of `state()` must be there."""
+        ...
+
+    def plain_model(self) -> Any:
+        """Returns a single-device model of the same framework with the present weights."""
+        ...
+
+
+def as_float(array: Array) -> Array:
+    """Returns float32 images in [0, 1] of uint8 ones, as the engines scale them on the device."""
+    return array.astype(np.float32) / np.float32(255)

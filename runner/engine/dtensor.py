@@ -1,0 +1,125 @@
+"""DTensor helpers for both TensorFlow engines: environment, moving arrays in and out, and the order check of a step."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from runner.engine.base import Array
+from runner.errors import EngineError
+from runner.schema import RunConfig
+
+_COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
+
+
+def prepare_environment(config: RunConfig) -> None:
+    """Sets the process's environment; must run before TensorFlow's first import.
+
+    Args:
+      config: a checked config; its `engine.combine_all_reduces` overrides what the environment says.
+    """
+    os.environ[_COMBINER] = "1" if config.engine.combine_all_reduces else "0"  # DTensor takes only "0" as off
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's C++ log; its exceptions still arrive
+
+
+def pack(array: Array, layout: Any) -> Any:
+    """Splits a host array over the mesh, whatever dims the layout shards, multi-client meshes included.
+
+    Args:
+      array: whole array; every sharded dim must be divisible by its axis.
+      layout: DTensor layout of the array's rank.
+
+    Returns:
+      A DTensor of that layout.
+
+    Raises:
+      ValueError: a dim that its axis does not divide.
+    """
+    from tensorflow.experimental import dtensor
+
+    mesh, specs = layout.mesh, layout.sharding_specs
+    for dim, spec in zip(array.shape, specs, strict=True):
+        if spec != dtensor.UNSHARDED and dim % mesh.dim_size(spec):
+            raise ValueError(f"axis {spec!r} of size {mesh.dim_size(spec)} does not divide a dim of {dim}")
+    shards = []
+    for place in mesh.local_device_locations():
+        index = []
+        for dim, spec in zip(array.shape, specs, strict=True):
+            size = dim if spec == dtensor.UNSHARDED else dim // mesh.dim_size(spec)
+            start = 0 if spec == dtensor.UNSHARDED else place[spec] * size
+            index.append(slice(start, start + size))
+        shards.append(np.array(array[tuple(index)], order="C"))  # a copy, of rank 0 too
+    return dtensor.pack(shards, layout)
+
+
+def unpack(tensor: Any) -> Array:
+    """Returns the whole host array of a DTensor or DVariable, put together from its shards (single-client meshes)."""
+    from tensorflow.experimental import dtensor
+
+    value = tensor.read_value() if hasattr(tensor, "read_value") else tensor
+    layout = dtensor.fetch_layout(value)
+    shards = dtensor.unpack(value)
+    whole = np.empty(tuple(value.shape), value.dtype.as_numpy_dtype)
+    for place, shard in zip(layout.mesh.local_device_locations(), shards, strict=True):
+        index = []
+        for size, spec in zip(shard.shape, layout.sharding_specs, strict=True):
+            start = 0 if spec == dtensor.UNSHARDED else place[spec] * size
+            index.append(slice(start, start + size))
+        whole[tuple(index)] = shard.numpy()
+    return whole
+
+
+def zeros(like: Any) -> Any:
+    """Returns a DVariable of zeros with a variable's shape, dtype and layout."""
+    import tensorflow as tf
+    from tensorflow.experimental import dtensor
+
+    value = dtensor.call_with_layout(tf.zeros, like.layout, shape=like.shape, dtype=like.dtype)
+    return dtensor.DVariable(value, trainable=False)
+
+
+_WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+def check_order(graph: Any) -> None:
+    """Checks that a traced step reads no variable after writing it, and writes none twice.
+
+    DTensor's all-reduce combiner keeps the order of data, not that of variable accesses, so a step that depends on
+    the latter is computed wrongly, without an error. Called while the step is traced, before anything is compiled.
+
+    Args:
+      graph: the function graph that holds the step's operations, in the order of their making.
+
+    Raises:
+      EngineError: names the variable and the option that makes the step safe.
+    """
+    written: set[int] = set()
+    for operation in graph.get_operations():
+        if operation.type not in ("ReadVariableOp", *_WRITES):
+            continue
+        resource = id(operation.inputs[0])
+        if resource in written:
+            what = "reads" if operation.type == "ReadVariableOp" else "writes again"
+            raise EngineError(
+                f"engine.combine_all_reduces=true is refused: the training step {what} variable "
+                f"{_variable_name(graph, operation.inputs[0])} after writing it, and DTensor's all-reduce combiner "
+                "does not keep that order; set engine.combine_all_reduces=false"
+            )
+        if operation.type in _WRITES:
+            written.add(resource)
+
+
+def _variable_name(graph: Any, resource: Any) -> str:
+    """Returns the name of the variable behind a resource tensor, through the captures of nested function graphs."""
+    while graph is not None:
+        outer = {id(inner): captured for captured, inner in getattr(graph, "captures", [])}
+        if id(resource) not in outer:
+            break
+        resource, graph = outer[id(resource)], graph.outer_graph
+        for variable in getattr(graph, "variables", ()) if graph is not None else ():
+            if variable.handle is resource:
+                return str(variable.name).removesuffix(":0")
+    return str(resource.name)

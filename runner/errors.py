@@ -1,0 +1,43 @@
+"""Errors that a user can cause or meet; each message is one line: what is wrong, what is allowed, the mend."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A config that cannot work. Commands print it as one line and exit with code 2."""
+
+
+class DataError(RuntimeError):
+    """A dataset that can neither be found nor fetched, or whose bytes are not what they must be."""
+
+
+class TrackingError(RuntimeError):
+    """A tracking server or store that cannot be used."""
+
+
+class EngineError(RuntimeError):
+    """An engine that failed, or whose start-up check found wrong arithmetic."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the user asked
+    """Ctrl-C or SIGTERM ended the run; its metrics are stored and its status is KILLED."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"ended by signal {signum}")
+        self.signum = signum
+
+
+def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:
+    """Builds a `ConfigError` in the one form that every refusal has.
+
+    Args:
+      key: dotted config key, as on the command line.
+      value: the value that was given.
+      allowed: what would be accepted.
+      mend: one thing to do, preferably an override to type.
+
+    Returns:
+      The error, to be raised by the caller.
+    """
+    shown = "null" if value is None else value
+    return ConfigError(f"{key}={shown} is refused: {allowed}; {mend}")

@@ -1,0 +1,93 @@
+"""Batches for the loop: how many a device call takes, gathered and placed ahead of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from runner.dataset import Split
+from runner.dataset.pipeline import Plan, eval_plan, gather, train_plan
+from runner.dataset.prefetch import Prefetcher
+from runner.engine.base import Array, HostBatches, PlacedBatches
+from runner.schema import RunConfig
+
+HostBatchIterator = Iterator[HostBatches]
+
+_SECONDS_A_CALL = 0.25  # short enough that a signal and the progress bar don't wait, long enough to hide the call
+_MOST_STEPS = 64
+_MOST_BYTES = 32 << 20  # of images in one call
+
+
+class CallSize:
+    """Chooses how many steps a device call takes, by the time that the calls before took.
+
+    Attributes:
+      capacity: the most that a call can take; the arrays of every call have this length.
+    """
+
+    def __init__(self, fixed: int | None, bytes_a_step: int) -> None:
+        self._fixed = fixed
+        self.capacity = fixed or max(1, min(_MOST_STEPS, _MOST_BYTES // max(bytes_a_step, 1)))
+        self._steps, self._seen = fixed or 1, 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of the next call."""
+        return self._steps
+
+    def observe(self, seconds_a_step: float) -> None:
+        """Takes the time of a finished call; the first one compiled, and says nothing."""
+        self._seen += 1
+        if self._fixed is None and self._seen > 1 and seconds_a_step > 0:
+            wanted = int(_SECONDS_A_CALL / seconds_a_step)
+            self._steps = min(max(wanted, 1), self.capacity, 4 * self._steps)
+
+
+def training(
+    config: RunConfig, split: Split, epoch: int, steps: int, calls: CallSize, place: Callable[[HostBatches], PlacedBatches]
+) -> Prefetcher[HostBatches, PlacedBatches]:
+    """Returns the placed batches of one epoch, made ready on another thread.
+
+    Args:
+      config: seed, batch size, order and what becomes of the last partial batch.
+      split: training examples.
+      epoch: from 0; the order is a function of seed and epoch alone, so that a resumed run sees the same.
+      steps: steps of this epoch.
+      calls: how many steps each call takes.
+      place: puts batches on the devices.
+    """
+    plan = train_plan(
+        split.size,
+        batch_size=config.dataset.batch_size,
+        seed=config.trainer.seed,
+        epoch=epoch,
+        shuffle=config.dataset.shuffle,
+        remainder=config.dataset.remainder,
+        steps=steps,
+    )
+    return Prefetcher(_stacks(split, plan, lambda: calls.steps, calls.capacity), place, config.dataset.prefetch)
+
+
+def evaluation(split: Split, batch_size: int, limit: int | None) -> HostBatchIterator:
+    """Yields every example of a split in order, one batch at a time; the last is padded with weight 0."""
+    return _stacks(split, eval_plan(split.size, batch_size, limit), lambda: 1, 1)
+
+
+def _stacks(split: Split, plan: Plan, size: Callable[[], int], capacity: int) -> HostBatchIterator:
+    """Yields a plan's batches, `size()` at a time, in arrays whose first dim is always `capacity`."""
+    done = 0
+    while done < plan.steps:
+        steps = min(size(), plan.steps - done)
+        images, labels = gather(split, plan.indices[done : done + steps])
+        weights = plan.weights[done : done + steps]
+        yield HostBatches(*(_padded(array, capacity) for array in (images, labels, weights)), steps)
+        done += steps
+
+
+def _padded(array: Array, length: int) -> Array:
+    if len(array) == length:
+        return array
+    whole = np.zeros((length, *array.shape[1:]), array.dtype)
+    whole[: len(array)] = array
+    return whole

@@ -1,0 +1,135 @@
+"""From the engine's per-step metrics to logged points: windows of steps, epoch means, throughput."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runner.engine.base import EvalMetrics, Pending, StepMetrics
+from runner.errors import EngineError
+
+LogPoints = Callable[[int, Mapping[str, float]], None]
+_CALLS_IN_FLIGHT = 1  # a call's metrics are read when the next one has been started
+_WARM_UP_CALLS = 3  # compilation, and calls sized before their time was known
+
+
+@dataclass
+class Meter:
+    """Time and steps of device calls, warm-up excluded.
+
+    Attributes:
+      steps: steps measured.
+      seconds: wall time of those steps, evaluation excluded.
+      cpu_seconds: processor time of the whole process in them.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    recent: float = 0.0
+    _calls: int = 0
+    _wall: float = field(default_factory=time.perf_counter)
+    _cpu: float = field(default_factory=time.process_time)
+
+    def restart(self) -> None:
+        """Starts the clock again after something that is not training."""
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def call_done(self, steps: int) -> float:
+        """Counts a call that has just returned; returns its seconds a step."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        seconds = wall - self._wall
+        self._calls += 1
+        if self._calls > _WARM_UP_CALLS:
+            self.steps += steps
+            self.seconds += seconds
+            self.cpu_seconds += cpu - self._cpu
+        self.recent = steps / seconds if seconds > 0 else 0.0
+        self._wall, self._cpu = wall, cpu
+        return seconds / steps
+
+    @property
+    def steps_per_second(self) -> float:
+        """Mean over all measured steps; the last call's where none was measured yet."""
+        return self.steps / self.seconds if self.seconds else self.recent
+
+
+class History:
+    """Reads metrics back late, logs the mean of every `window` steps, and keeps what the plots need.
+
+    Attributes:
+      train: (step, loss, accuracy) of every logged window.
+      evaluations: (step, metrics) of every evaluation.
+    """
+
+    def __init__(self, log: LogPoints, window: int, learning_rate: Callable[[int], float], *, stop_on_nan: bool) -> None:
+        self._log, self._window, self._learning_rate, self._stop_on_nan = log, window, learning_rate, stop_on_nan
+        self._pending: deque[tuple[int, Pending]] = deque()
+        self._open: list[tuple[float, float]] = []
+        self.train: list[tuple[int, float, float]] = []
+        self.evaluations: list[tuple[int, EvalMetrics]] = []
+        self._epoch_steps = self._last_step = 0
+        self._epoch_sums = np.zeros(2)
+
+    def add(self, first_step: int, pending: Pending) -> None:
+        """Takes a started call; reads the call before it."""
+        self._pending.append((first_step, pending))
+        while len(self._pending) > _CALLS_IN_FLIGHT:
+            self._read()
+
+    def drain(self) -> None:
+        """Reads every call that is still out."""
+        while self._pending:
+            self._read()
+
+    def flush(self) -> None:
+        """Reads every call and logs the last, shorter window, so that no step is left out."""
+        self.drain()
+        if self._open:
+            self._close_window(self._last_step)
+
+    def _read(self) -> None:
+        first, pending = self._pending.popleft()
+        metrics = pending.read()
+        self._epoch_sums += (metrics.loss.sum(), metrics.accuracy.sum())
+        self._epoch_steps += len(metrics.loss)
+        for offset, (loss, accuracy) in enumerate(zip(metrics.loss, metrics.accuracy, strict=True)):
+            self._last_step = first + offset + 1
+            self._open.append((float(loss), float(accuracy)))
+            if self._last_step % self._window == 0:
+                self._close_window(self._last_step)
+        self._check_finite(first, metrics)
+
+    def _close_window(self, step: int) -> None:
+        loss, accuracy = np.mean(self._open, axis=0).tolist()
+        self._open.clear()
+        self.train.append((step, loss, accuracy))
+        self._log(
+            step, {"train/loss": loss, "train/accuracy": accuracy, "learning_rate": self._learning_rate(step - 1)}
+        )
+
+    def _check_finite(self, first: int, metrics: StepMetrics) -> None:
+        bad = np.flatnonzero(~np.isfinite(metrics.loss))
+        if self._stop_on_nan and len(bad):
+            raise EngineError(
+                f"the loss is {metrics.loss[bad[0]]} at step {first + int(bad[0]) + 1} and trainer.on_nan=stop; lower "
+                "optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
+            )
+
+    def epoch_means(self) -> tuple[float, float]:
+        """Returns mean loss and accuracy of the epoch's steps that were read so far."""
+        loss, accuracy = self._epoch_sums / max(self._epoch_steps, 1)
+        return float(loss), float(accuracy)
+
+    def start_epoch(self) -> None:
+        """Begins the means of a new epoch."""
+        self._epoch_steps, self._epoch_sums = 0, np.zeros(2)
+
+    def add_evaluation(self, step: int, metrics: EvalMetrics) -> None:
+        """Logs and keeps an evaluation."""
+        self.evaluations.append((step, metrics))
+        self._log(step, {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy})

@@ -1,0 +1,189 @@
+"""Optimizers as pure functions: old weights, slots and gradients in, new weights and slots out.
+
+The formulas are those of tf_keras 2.21's optimizers, which `reference` makes for comparison. They are written out
+because the stock ones assign a slot and read it back in one step, and DTensor's all-reduce combiner moves such a read
+before the assignment: every update is then one step stale. A function that reads all before it writes all has no such
+order to lose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.schema import ClipConfig, OptimizerConfig, ScheduleConfig
+
+RULE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "adam": ("beta_1", "beta_2", "epsilon"),
+    "adamw": ("beta_1", "beta_2", "epsilon", "weight_decay"),
+    "sgd": ("momentum", "nesterov"),
+    "rmsprop": ("rho", "momentum", "epsilon", "centered"),
+}
+SCHEDULES = ("constant", "cosine", "exponential", "piecewise")
+
+Slots = dict[str, Any]
+Update = Callable[[Any, Any, Slots, Any, Any], tuple[Any, Slots]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer's update of one variable.
+
+    Attributes:
+      slots: names of the state that each variable has, of the variable's shape and layout, zero at the start.
+      update: (gradient, weight, slots, learning rate, step from 1) -> (new weight, new slots); all tensors.
+    """
+
+    slots: tuple[str, ...]
+    update: Update
+
+
+def make_rule(config: OptimizerConfig) -> Rule:
+    """Returns the update rule of a checked config, on TensorFlow tensors."""
+    return {"adam": _adam, "adamw": _adam, "sgd": _sgd, "rmsprop": _rmsprop}[config.name](config)
+
+
+def _adam(config: OptimizerConfig) -> Rule:
+    """Adam (Kingma and Ba, 2015); with `weight_decay`, AdamW (Loshchilov and Hutter, 2019)."""
+    import tensorflow as tf
+
+    b1, b2, epsilon = float(config.beta_1 or 0), float(config.beta_2 or 0), float(config.epsilon or 0)
+    decay = config.weight_decay or 0.0
+
+    def update(g: Any, w: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
+        if decay:
+            w = w - w * (decay * rate)
+        m = slots["m"] + (g - slots["m"]) * (1 - b1)
+        v = slots["v"] + (tf.square(g) - slots["v"]) * (1 - b2)
+        alpha = rate * tf.sqrt(1 - tf.pow(b2, step)) / (1 - tf.pow(b1, step))
+        return w - m * alpha / (tf.sqrt(v) + epsilon), {"m": m, "v": v}
+
+    return Rule(("m", "v"), update)
+
+
+def _sgd(config: OptimizerConfig) -> Rule:
+    momentum = config.momentum or 0.0
+
+    def update(g: Any, w: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
+        del step
+        if not momentum:
+            return w - g * rate, {}
+        velocity = slots["momentum"] * momentum - g * rate
+        change = velocity * momentum - g * rate if config.nesterov else velocity
+        return w + change, {"momentum": velocity}
+
+    return Rule(("momentum",) if momentum else (), update)
+
+
+def _rmsprop(config: OptimizerConfig) -> Rule:
+    """RMSprop (Tieleman and Hinton, 2012), by the variance with `centered` (Graves, 2013)."""
+    import tensorflow as tf
+
+    rho, momentum, epsilon = float(config.rho or 0), config.momentum or 0.0, float(config.epsilon or 0)
+
+    def update(g: Any, w: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
+        del step
+        new = {"velocity": slots["velocity"] * rho + tf.square(g) * (1 - rho)}
+        denominator = new["velocity"] + epsilon
+        if config.centered:
+            new["average"] = slots["average"] * rho + g * (1 - rho)
+            denominator = new["velocity"] - tf.square(new["average"]) + epsilon
+        change = g * rate * tf.math.rsqrt(denominator)
+        if momentum:
+            change = new["momentum"] = slots["momentum"] * momentum + change
+        return w - change, new
+
+    names = ("velocity", *(["average"] if config.centered else []), *(["momentum"] if momentum else []))
+    return Rule(names, update)
+
+
+def clip(config: ClipConfig, gradients: list[Any]) -> list[Any]:
+    """Clips gradients as the config says: each by its norm, all by their global norm, or each entry by value."""
+    import tensorflow as tf
+
+    if config.norm is not None:
+        return [tf.clip_by_norm(g, config.norm) for g in gradients]
+    if config.global_norm is not None:
+        return list(tf.clip_by_global_norm(gradients, config.global_norm)[0])
+    if config.value is not None:
+        return [tf.clip_by_value(g, -config.value, config.value) for g in gradients]
+    return gradients
+
+
+def learning_rate(config: OptimizerConfig, step: Any, total_steps: int, ops: Any = math) -> Any:
+    """Returns the learning rate of a step.
+
+    Args:
+      config: base rate and schedule.
+      step: steps done before this one: a Python number with `ops=math`, a float32 tensor with `ops=tf`.
+      total_steps: steps of the whole training; the cosine ends there where `decay_steps` is null.
+      ops: `math` or the `tensorflow` module.
+    """
+    base, schedule = config.learning_rate, config.schedule
+    if schedule.name == "cosine":
+        return base * _cosine(schedule, step, total_steps, ops)
+    if schedule.name == "exponential":
+        exponent = step / float(schedule.decay_steps or 1)
+        exponent = ops.floor(exponent) if schedule.staircase else exponent
+        return base * ops.pow(schedule.decay_rate, exponent)
+    if schedule.name == "piecewise":
+        factor = schedule.factors[0]
+        for boundary, before, after in zip(schedule.boundaries, schedule.factors, schedule.factors[1:], strict=False):
+            factor = factor + (after - before) * _after(step, boundary, ops)
+        return base * factor
+    return base if ops is math else ops.constant(base)
+
+
+def _after(step: Any, boundary: int, ops: Any) -> Any:
+    return float(step > boundary) if ops is math else ops.cast(step > boundary, ops.float32)
+
+
+def _cosine(schedule: ScheduleConfig, step: Any, total_steps: int, ops: Any) -> Any:
+    """Linear rise from 0, then half a cosine (Loshchilov and Hutter, 2017) down to `final_factor`."""
+    warmup, final = schedule.warmup_steps, schedule.final_factor
+    span = schedule.decay_steps or max(total_steps - warmup, 1)
+    least = min if ops is math else ops.minimum
+    most = max if ops is math else ops.maximum
+    progress = least(most(step - float(warmup), 0.0) / float(span), 1.0)
+    cosine = final + (1 - final) * 0.5 * (1 + ops.cos(math.pi * progress))
+    if not warmup:
+        return cosine
+    rising = 1 - _after(step, warmup - 1, ops)
+    return rising * (step / float(warmup)) + (1 - rising) * cosine
+
+
+def reference(config: OptimizerConfig, total_steps: int) -> Any:
+    """Returns tf_keras's own optimizer for the config, the peer that tests compare with on one device.
+
+    Args:
+      config: a checked config.
+      total_steps: steps of the whole training.
+    """
+    import tf_keras
+
+    clip_keys = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
+    arguments: dict[str, Any] = {clip_keys[k]: v for k, v in vars(config.clip).items() if v is not None}
+    arguments |= {key: getattr(config, key) for key in RULE_KEYS[config.name]}
+    arguments["learning_rate"] = _reference_schedule(config, total_steps)
+    kind = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}[config.name]
+    return getattr(tf_keras.optimizers, kind)(**arguments)
+
+
+def _reference_schedule(config: OptimizerConfig, total_steps: int) -> Any:
+    from tf_keras.optimizers import schedules
+
+    base, schedule = config.learning_rate, config.schedule
+    if schedule.name == "cosine":
+        span = schedule.decay_steps or max(total_steps - schedule.warmup_steps, 1)
+        if not schedule.warmup_steps:
+            return schedules.CosineDecay(base, span, schedule.final_factor)
+        return schedules.CosineDecay(
+            0.0, span, schedule.final_factor, warmup_target=base, warmup_steps=schedule.warmup_steps
+        )
+    if schedule.name == "exponential":
+        return schedules.ExponentialDecay(base, schedule.decay_steps, schedule.decay_rate, schedule.staircase)
+    if schedule.name == "piecewise":
+        return schedules.PiecewiseConstantDecay(schedule.boundaries, [base * f for f in schedule.factors])
+    return base

@@ -1,0 +1,90 @@
+"""Pictures of a run: loss and accuracy curves, the confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.engine.base import Array, EvalMetrics
+
+_MOST_LABELLED = 20  # classes whose cells are wide enough to hold a number
+
+
+def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequence[tuple[int, EvalMetrics]]) -> None:
+    """Draws loss and accuracy by step for training and test.
+
+    Args:
+      path: PNG file to write.
+      train: (step, loss, accuracy) of logged windows.
+      evals: (step, metrics) of evaluations.
+    """
+    figure, (left, right) = _subplots(1, 2, figsize=(11, 4.2))
+    steps = [step for step, _, _ in train]
+    for axes, index, name in ((left, 1, "loss"), (right, 2, "accuracy")):
+        axes.plot(steps, [point[index] for point in train], color="#9db7d5", lw=1, label="train")
+        axes.plot(
+            [step for step, _ in evals],
+            [getattr(metrics, name) for _, metrics in evals],
+            color="#c23b22",
+            marker="o",
+            label="test",
+        )
+        axes.set_xlabel("training step")
+        axes.set_title(f"{name} (cross-entropy, nats)" if name == "loss" else name)
+        axes.grid(alpha=0.25)
+        axes.legend()
+    if train and min(loss for _, loss, _ in train) > 0:
+        left.set_yscale("log")
+    _save(figure, path)
+
+
+def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
+    """Draws the confusion matrix.
+
+    Args:
+      path: PNG file to write.
+      matrix: int (C, C), rows are labels, columns predictions.
+      class_names: C names.
+    """
+    count = len(matrix)
+    size = min(14.0, 3.5 + 0.5 * count)
+    figure, axes = _subplots(1, 1, figsize=(size, size * 0.92))
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, fraction=0.046, label="share of the label's examples")
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    right = np.trace(matrix) / max(matrix.sum(), 1)
+    axes.set_title(f"test examples by label and prediction, {right:.2%} right")
+    if count <= _MOST_LABELLED:
+        turned = 45 if max(map(len, class_names)) > 3 else 0
+        axes.set_xticks(range(count), class_names, rotation=turned, ha="right" if turned else "center")
+        axes.set_yticks(range(count), class_names)
+        for row in range(count):
+            for column in range(count):
+                dark = shares[row, column] > 0.5
+                if matrix[row, column]:
+                    axes.text(
+                        column, row, str(matrix[row, column]), ha="center", va="center", fontsize=8,
+                        color="white" if dark else "black",
+                    )  # fmt: skip
+    _save(figure, path)
+
+
+def _subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(rows, columns, figsize=figsize, layout="constrained")
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

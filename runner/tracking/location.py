@@ -1,0 +1,102 @@
+"""Where runs are recorded: the tracking URI, and what is shown of it. Imports no MLflow."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+_SQLITE = "sqlite:///"
+
+
+def default_uri(root: Path) -> str:
+    """Returns the tracking URI that holds where the config names none.
+
+    Args:
+      root: the project's folder.
+
+    Returns:
+      $MLFLOW_TRACKING_URI if set, else `sqlite:///<root>/outputs/mlflow.db`, absolute.
+    """
+    given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
+    return absolute(given or f"{_SQLITE}{(root / 'outputs' / 'mlflow.db').absolute().as_posix()}")
+
+
+def absolute(uri: str) -> str:
+    """Returns the URI with a SQLite file's path made absolute, so that every process means the same file."""
+    path = sqlite_path(uri)
+    if path is None:
+        return uri
+    query = uri.partition("?")[2]
+    return f"{_SQLITE}{path.as_posix()}" + (f"?{query}" if query else "")
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Returns the absolute path of a SQLite URI's file; None for any other URI."""
+    name = uri.partition("?")[0].removeprefix(_SQLITE)
+    if not uri.startswith(_SQLITE) or name in ("", ":memory:"):
+        return None
+    return Path(os.path.abspath(name))  # noqa: PTH100 - resolve() would follow links
+
+
+def is_http(uri: str) -> bool:
+    """Returns whether a tracking server stands behind the URI."""
+    return uri.startswith(("http://", "https://"))
+
+
+def is_database(uri: str) -> bool:
+    """Returns whether the URI names a database that this process opens itself."""
+    return re.match(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?://", uri) is not None
+
+
+def shown(uri: str) -> str:
+    """Returns the URI without its password."""
+    return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", uri)
+
+
+def fingerprint(uri: str) -> str:
+    """Returns a digest by which a file can name a store without telling its password."""
+    return hashlib.sha256(uri.rstrip("/").encode()).hexdigest()[:16]
+
+
+def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
+    """Returns where the run can be looked at, and for a store without a server the command that serves it."""
+    runs = f"experiments/{experiment_id}/runs"
+    if is_http(uri):
+        return [_page("run", shown(uri).rstrip("/"), f"{runs}/{run_id}")]
+    port = free_port()
+    server = f"http://127.0.0.1:{port}"
+    return [
+        f"view with: {_ui_command(uri, port)}",
+        _page("run", server, f"{runs}/{run_id}"),
+        _page("all runs", server, runs),
+    ]
+
+
+def free_port(first: int = 5000) -> int:
+    """Returns the first port from `first` on that nothing on this machine listens on."""
+    for port in range(first, first + 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    return first
+
+
+def _page(what: str, server: str, path: str) -> str:
+    return f"{what}: {server}/#/{path}?workflowType=machine_learning"  # else the UI's GenAI view
+
+
+def _ui_command(uri: str, port: int) -> str:
+    program = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
+    store = shlex.quote(uri) if shown(uri) == uri else '"$MLFLOW_TRACKING_URI"'
+    setting = "" if os.name == "nt" else "MLFLOW_DISABLE_TELEMETRY=true "
+    return f"{setting}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port}"

@@ -1,0 +1,91 @@
+"""Logs a Keras model in MLflow, with pinned requirements and without loading it again."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from runner.tracking.library import load_mlflow
+from runner.tracking.store import Store
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_ROWS = 8  # of the example that the signature is taken from
+
+
+def log_keras_model(store: Store, run_id: str, model: Any, example: np.ndarray, *, name: str, step: int) -> str:
+    """Stores a model as a logged model of a run.
+
+    Loading a tf_keras model back needs TF_USE_LEGACY_KERAS=1, as training it did.
+
+    Args:
+      store: where the run is.
+      run_id: the run.
+      model: a built, single-device Keras model (tf_keras or Keras 3).
+      example: a batch that it accepts.
+      name: the logged model's name.
+      step: the training step it is from; the metrics of that step are shown beside the model.
+
+    Returns:
+      The model's URI, as `models:/m-...`.
+    """
+    mlflow = load_mlflow()
+    from mlflow.models import Model, infer_signature
+
+    rows = example[:_ROWS]
+    is_legacy = _is_tf_keras(model)
+    flavor = importlib.import_module("mlflow.tensorflow" if is_legacy else "mlflow.keras")
+    with _tracking_uri(mlflow, store.uri):
+        logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
+        info = Model.log(
+            artifact_path=None,
+            name=name,
+            flavor=flavor,
+            model=model,
+            model_id=logged.model_id,
+            run_id=run_id,
+            step=step,
+            signature=infer_signature(rows, model.predict(rows, verbose=0)),
+            pip_requirements=pinned(_packages(is_legacy=is_legacy)),
+        )
+    return str(info.model_uri)
+
+
+def pinned(packages: list[str]) -> list[str]:
+    """Returns `name==version` for those of the packages that are installed."""
+    result = []
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            result.append(f"{name}=={metadata.version(name)}")
+    return result
+
+
+def _is_tf_keras(model: Any) -> bool:
+    return any(base.__module__.startswith("tf_keras") for base in type(model).__mro__)
+
+
+def _packages(*, is_legacy: bool) -> list[str]:
+    if is_legacy:
+        return ["mlflow", "tensorflow", "tf-keras", "numpy"]
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    return ["mlflow", "keras", *(["jax", "jaxlib"] if backend == "jax" else [backend]), "numpy"]
+
+
+@contextlib.contextmanager
+def _tracking_uri(mlflow: Any, uri: str) -> Iterator[None]:
+    """Points MLflow's global state at a store for a while; it writes its own variable into the environment."""
+    before, variable = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)
+        if variable is None:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
+        else:
+            os.environ["MLFLOW_TRACKING_URI"] = variable

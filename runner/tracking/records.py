@@ -1,0 +1,127 @@
+"""What a run records, as values that can wait in a queue or lie in a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+KEY_LIMIT, PARAM_LIMIT, TAG_LIMIT = 250, 6000, 8000  # MLflow's own; longer params it cuts without a word
+
+
+class Point(NamedTuple):
+    """One metric's value at one step; `timestamp` in milliseconds since 1970."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+class Tag(NamedTuple):
+    """A tag of the run."""
+
+    key: str
+    value: str
+
+
+class Dataset(NamedTuple):
+    """A dataset input of the run."""
+
+    name: str
+    digest: str
+    source: str
+    context: str
+
+
+class Artifact(NamedTuple):
+    """A file to upload, by absolute path; `folder` is empty for the artifacts' root."""
+
+    path: str
+    folder: str
+
+
+class Ending(NamedTuple):
+    """The run's last status; `end_time` in milliseconds since 1970."""
+
+    status: str
+    end_time: int
+
+
+Record = Point | Tag | Dataset | Artifact | Ending
+_KINDS: dict[str, type[Point | Tag | Dataset | Artifact | Ending]] = {
+    "point": Point,
+    "tag": Tag,
+    "dataset": Dataset,
+    "artifact": Artifact,
+    "ending": Ending,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def to_json(record: Record) -> str:
+    """Returns the record as one line of JSON."""
+    return json.dumps({"kind": _NAMES[type(record)], **record._asdict()})
+
+
+def from_json(line: str) -> Record:
+    """Returns the record of a line that `to_json` made.
+
+    Raises:
+      ValueError: the line is no such record.
+    """
+    fields = json.loads(line)
+    try:
+        return _KINDS[fields.pop("kind")](**fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a record: {line.strip()[:80]}") from error
+
+
+def clean_key(key: str) -> str:
+    """Returns a key that MLflow accepts, with `_` for each character that it refuses.
+
+    >>> clean_key("layout.rules[0]=x")
+    'layout.rules_0__x'
+    """
+    safe = re.sub(r"[^\w.\- :/]", "_", key, flags=re.ASCII)
+    parts = [part if part not in (".", "..") else "_" for part in safe.split("/") if part]
+    return "/".join(parts)[:KEY_LIMIT] or "_"
+
+
+def clean_params(params: Mapping[str, object]) -> dict[str, str]:
+    """Returns params as MLflow stores them; keys that became equal are told apart by a number."""
+    result: dict[str, str] = {}
+    for key, value in params.items():
+        name = base = clean_key(key)
+        count = 2
+        while name in result:
+            name = f"{base[: KEY_LIMIT - 6]}_{count}"
+            count += 1
+        result[name] = cut(as_text(value), PARAM_LIMIT)
+    return result
+
+
+def as_text(value: object) -> str:
+    """Returns a config value as it would be typed on the command line.
+
+    >>> as_text(None), as_text(True), as_text(1e-4), as_text(["a", None])
+    ('null', 'true', '0.0001', '["a", null]')
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"inf": ".inf", "-inf": "-.inf"}.get(str(value), ".nan")
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def cut(text: str, limit: int) -> str:
+    """Returns the text, or as much of it as fits with a mark that says that it was cut."""
+    if len(text) <= limit:
+        return text
+    mark = f" ... [cut, {len(text)} characters]"
+    return text[: limit - len(mark)] + mark

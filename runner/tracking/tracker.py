@@ -1,0 +1,188 @@
+"""The tracker that records in MLflow."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.schema import TrackingConfig
+from runner.tracking import models, start, unsent
+from runner.tracking.base import Status, Tracker
+from runner.tracking.dead import mark_dead_runs
+from runner.tracking.library import warn
+from runner.tracking.location import absolute, default_uri, ui_lines
+from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
+from runner.tracking.send import Sender, may_pass
+from runner.tracking.store import Store, open_store
+from runner.tracking.writer import Writer, reason
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_ENDING_ATTEMPTS, _ENDING_DELAY_S = 3, 0.5
+
+
+class MlflowTracker:
+    """Records one run through a background thread; see `Tracker`."""
+
+    def __init__(self, store: Store, run_id: str, *, unsent_dir: Path, finish_timeout_s: float) -> None:
+        """Starts the thread that stores what is logged.
+
+        Args:
+          store: where the run is.
+          run_id: the run.
+          unsent_dir: where a file is written of what could not be stored.
+          finish_timeout_s: longest wait of `finish` for a store that is away.
+        """
+        self._store, self._run_id = store, run_id
+        self._unsent_dir, self._finish_timeout_s = unsent_dir, finish_timeout_s
+        self._send = Sender(store.client, run_id)
+        self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
+        self._names: dict[str, str] = {}
+        self._nonfinite: set[str] = set()
+        self._last_step = 0
+        self._finished = False
+        self._notes: list[str] = []
+        atexit.register(self.finish, "FAILED")  # a program that ends without a word did not finish
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id."""
+        return self._run_id
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Queues a point of each metric; see `Tracker`."""
+        now = _now_ms()
+        self._last_step = step
+        self._writer.add_points([self._point(key, float(value), now, step) for key, value in values.items()])
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Queues tags of the run."""
+        for key, value in tags.items():
+            self._writer.add(Tag(key, str(value)))
+
+    def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
+        """Queues a dataset input; see `Tracker`."""
+        self._writer.add(Dataset(name, digest[:36], source, context))
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Queues a file for upload; see `Tracker`."""
+        self._writer.add(Artifact(str(path.absolute()), folder or ""))
+
+    def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
+        """Stores a model at once; see `Tracker`."""
+        self.flush(self._finish_timeout_s)  # the model shows the metrics of its step
+        try:
+            models.log_keras_model(self._store, self._run_id, model, input_example, name=name, step=self._last_step)
+        except Exception as error:  # a trained run is worth more than its model's entry
+            warn(f"the model is not logged: {reason(error)}")
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until everything queued is stored; see `Tracker`."""
+        return self._writer.flush(timeout_s)
+
+    def finish(self, status: Status) -> None:
+        """Stores what is left and the status; see `Tracker`.
+
+        Interrupted (a second Ctrl-C), it stops waiting and keeps what is left in the file.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        atexit.unregister(self.finish)
+        in_time = False
+        try:
+            in_time = self._writer.flush(self._finish_timeout_s)
+        finally:
+            left = self._writer.abandon()
+            left += self._end(Ending(status, _now_ms()), left, attempts=_ENDING_ATTEMPTS if in_time else 1)
+            self._keep(left, "jsonl", "stored at the next start, or by")
+            self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
+
+    def describe(self) -> list[str]:
+        """Returns where the run can be looked at, and what could not be stored."""
+        return [*ui_lines(self._store.uri, self._store.experiment_id, self._run_id), *self._notes]
+
+    def _point(self, key: str, value: float, now: int, step: int) -> Point:
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = clean_key(key)
+        if math.isinf(value):
+            if name not in self._nonfinite:
+                self._nonfinite.add(name)
+                self._writer.add(Tag(f"runner.nonfinite.{name}", f"{value} at step {step}, stored as NaN"))
+            value = math.nan
+        return Point(name, value, now, int(step))
+
+    def _end(self, ending: Ending, left: list[Record], *, attempts: int) -> list[Record]:
+        """Stores the status unless points come before it; returns what is to be stored later."""
+        if any(isinstance(record, Point) for record in left):
+            return [ending]
+        for attempt in range(attempts):
+            time.sleep(_ENDING_DELAY_S * attempt)
+            try:
+                self._send([ending], unsure=False)
+            except Exception as error:
+                if not may_pass(error):
+                    self._writer.rejected.append(ending)
+                    return []
+            else:
+                return []
+        return [ending]
+
+    def _keep(self, records: list[Record], suffix: str, mend: str) -> None:
+        if not records:
+            return
+        path = self._unsent_dir / f"{self._run_id}.{suffix}"
+        unsent.write(path, self._store.uri, self._run_id, records)
+        note = f"{len(records)} records are kept in {path}; {mend} `python -m runner.tracking.replay {path}`"
+        self._notes.append(note)
+        warn(note)
+
+
+def start_run(
+    config: TrackingConfig,
+    spec: start.RunSpec,
+    *,
+    root: Path,
+    resume_run_id: str | None,
+    finish_timeout_s: float,
+) -> Tracker:
+    """Starts or resumes a run; see `runner.tracking.open_tracker`.
+
+    Args:
+      config: the `tracking` group.
+      spec: what the run is recorded with.
+      root: the project's folder.
+      resume_run_id: a run to continue.
+      finish_timeout_s: longest wait of `finish` for a store that is away.
+
+    Returns:
+      The run's tracker.
+
+    Raises:
+      TrackingError: the server or the store cannot be used now; one line.
+    """
+    uri = absolute(config.uri) if config.uri else default_uri(root)
+    store = open_store(uri, config.experiment)
+    unsent_dir = unsent.folder(root)
+    unsent.replay_all(unsent_dir, uri, warn)
+    try:
+        mark_dead_runs(store, warn)
+    except Exception as error:  # housekeeping must not stop a run
+        warn(f"runs left RUNNING were not looked for: {reason(error)}")
+    if resume_run_id:
+        store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
+        run_id = resume_run_id
+    else:
+        run_id = start.create(store, spec, root)
+    return MlflowTracker(store, run_id, unsent_dir=unsent_dir, finish_timeout_s=finish_timeout_s)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,149 @@
+"""Records that could not be stored: a file of JSON lines, and how it is stored later, each record once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.errors import TrackingError
+from runner.paths import project_root
+from runner.tracking.library import load_mlflow
+from runner.tracking.location import default_uri, fingerprint, shown
+from runner.tracking.lock import locked
+from runner.tracking.records import Record, from_json, to_json
+from runner.tracking.send import Sender, groups, may_pass
+from runner.tracking.writer import reason
+
+_REJECTED = ".rejected.jsonl"
+_REPLAY_ATTEMPTS, _REPLAY_DELAY_S = 3, 0.5
+
+
+def folder(root: Path) -> Path:
+    """Returns where a project's unsent records lie."""
+    return root / "outputs" / "unsent"
+
+
+def write(path: Path, uri: str, run_id: str, records: Sequence[Record]) -> None:
+    """Appends records to a file, and does not return before they are on disk.
+
+    Args:
+      path: the file; its head, written once, names the run and the store, without a password.
+      uri: absolute tracking URI.
+      run_id: the run they belong to.
+      records: what could not be stored.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(_lock_path(path)):
+        _write(path, {"run_id": run_id, "uri": shown(uri), "store": fingerprint(uri)}, records)
+
+
+def _write(path: Path, head: dict[str, str], records: Sequence[Record]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        if file.tell() == 0:
+            file.write(json.dumps(head) + "\n")
+        file.writelines(to_json(record) + "\n" for record in records)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replay(path: Path, uri: str | None = None) -> int:
+    """Stores the records of a file and removes it; what the run has already is not stored again.
+
+    Records that the store refuses for good move to `<run id>.rejected.jsonl`.
+
+    Args:
+      path: a file that `write` made.
+      uri: tracking URI; null: the one that the file names, or the default one where that is the same store.
+
+    Returns:
+      How many records the file held.
+
+    Raises:
+      TrackingError: the store refuses or cannot be reached; the file stays.
+      ValueError: the file is none that `write` made.
+    """
+    mlflow = load_mlflow()
+    with locked(_lock_path(path)):
+        if not path.exists():
+            return 0  # another process was quicker
+        head, records = _read(path)
+        client = mlflow.MlflowClient(tracking_uri=uri or _uri_of(head))
+        refused = _store(client, head["run_id"], records, path)
+        if refused and path.name.endswith(_REJECTED):
+            raise TrackingError(f"{path}: {len(refused)} of {len(records)} records are refused again; the file stays")
+        if refused:
+            _write(path.with_suffix(_REJECTED), head, refused)
+        path.unlink()
+    return len(records)
+
+
+def replay_all(where: Path, uri: str, warn: Callable[[str], None]) -> None:
+    """Stores every file of a store that lies in a folder; one that cannot be stored stays, with a line of warning."""
+    for path in sorted(where.glob("*.jsonl")):
+        if path.name.endswith(_REJECTED):
+            continue
+        try:
+            if json.loads(_first_line(path))["store"] != fingerprint(uri):
+                continue
+            if count := replay(path, uri):
+                warn(f"stored {count} records of run {path.stem} that an earlier run had to keep")
+        except FileNotFoundError:
+            continue  # another process stored it
+        except (TrackingError, ValueError, KeyError, OSError) as error:
+            warn(f"{path} is kept: {reason(error)}")
+
+
+def _first_line(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline()
+
+
+def _read(path: Path) -> tuple[dict[str, str], list[Record]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        head = json.loads(lines[0])
+        return {key: str(head[key]) for key in ("run_id", "uri", "store")}, [from_json(line) for line in lines[1:]]
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no file of unsent records") from error
+
+
+def _uri_of(head: dict[str, str]) -> str:
+    default = default_uri(project_root())
+    return default if fingerprint(default) == head["store"] else head["uri"]
+
+
+def _store(client: Any, run_id: str, records: Sequence[Record], path: Path) -> list[Record]:
+    """Stores records and returns those that are refused for good.
+
+    Raises:
+      TrackingError: the store cannot be reached.
+    """
+    send = Sender(client, run_id)
+    refused: list[Record] = []
+    for group in groups(records):
+        try:
+            _insist(send, group)
+        except Exception as error:
+            if may_pass(error):
+                raise TrackingError(f"{path} cannot be stored: {reason(error)}; store it later") from error
+            refused.extend(group)
+    return refused
+
+
+def _insist(send: Sender, group: list[Record]) -> None:
+    for _ in range(_REPLAY_ATTEMPTS - 1):
+        try:
+            return send(group, unsure=True)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            time.sleep(_REPLAY_DELAY_S)
+    return send(group, unsure=True)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.parent / ".lock"

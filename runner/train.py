@@ -1,0 +1,156 @@
+"""One training run from a checked config: data, tracker, engine, loop, pictures, record."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+import runner.dataset
+from runner import loop, mesh, plots
+from runner.config import flatten
+from runner.dataset import Dataset
+from runner.display import config_tree, make_display, result_table
+from runner.engine import make_engine
+from runner.engine.base import DataSpec, Engine, as_float
+from runner.errors import Interrupted
+from runner.schema import RunConfig
+from runner.signals import StopRequest
+from runner.tracking import Tracker, open_tracker
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Trains, evaluates and records.
+
+    Args:
+      config: checked.
+      composed: the same as Hydra composed it, for the record.
+
+    Raises:
+      Interrupted: a signal ended the run, which is recorded as KILLED.
+      DataError, EngineError, TrackingError, ConfigError: what failed, in one line; the run is recorded as FAILED.
+    """
+    console = Console(highlight=False)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    content = resolved(config, composed)
+    console.print(config_tree(content))
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    with StopRequest() as stop:
+        data = runner.dataset.load(config.dataset)
+        total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
+        tracker = _open_tracker(config, content)
+        with _recorded(tracker, console):
+            _log_inputs(tracker, folder, data)
+            engine = make_engine(config, _data_spec(data), total)
+            engine.build()
+            if config.dataset.remainder == "drop":
+                _say_dropped(console, config, data)
+            display = make_display(config.trainer.progress, console, config.trainer.epochs)
+            stop.deferred = True
+            result = loop.train(config, engine, data, tracker.log_metrics, display, stop)
+            _record_result(config, engine, data, result, tracker, folder)
+            console.print(result_table(_result_rows(config, result)))
+
+
+def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
+    """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
+    content = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(content, dict)
+    content.pop("experiment", None)
+    content["mesh"]["axes"] = dict(config.mesh.axes)
+    return {str(key): value for key, value in content.items()}
+
+
+def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
+    hydra_config = HydraConfig.get()
+    choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
+    command = shlex.join(["python", "-m", "runner", *hydra_config.overrides.task])
+    name = config.tracking.run_name or "-".join(
+        [choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"]
+    )
+    tags = {f"runner.{group}": choice for group, choice in choices.items() if choice != "None"}
+    return open_tracker(
+        config.tracking, run_name=name, params=dict(flatten(content)) | {"run.command": command}, tags=tags
+    )
+
+
+@contextmanager
+def _recorded(tracker: Tracker, console: Console) -> Iterator[None]:
+    """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen."""
+    status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except (Interrupted, KeyboardInterrupt):
+        status = "KILLED"
+        console.print("interrupted: metrics up to the last step are kept, the run's status is KILLED")
+        raise
+    finally:
+        tracker.finish(status)
+        for line in tracker.describe():
+            console.print(line, soft_wrap=True, markup=False)
+
+
+def _data_spec(data: Dataset) -> DataSpec:
+    height, width, channels = data.train.images.shape[1:]
+    return DataSpec((int(height), int(width), int(channels)), data.num_classes)
+
+
+def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
+    tracker.log_artifact(folder / "config.yaml")
+    for context in ("train", "eval"):
+        tracker.log_dataset(f"{data.name}:{data.version}", data.digest, data.source, context)
+
+
+def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:
+    left = data.train.size % config.dataset.batch_size
+    if left and config.trainer.steps_per_epoch is None:
+        console.print(
+            f"each epoch leaves out {left} of {data.train.size:,} training examples, its last partial batch "
+            "(dataset.remainder=pad counts them)"
+        )
+
+
+def _record_result(
+    config: RunConfig, engine: Engine, data: Dataset, result: loop.Result, tracker: Tracker, folder: Path
+) -> None:
+    plots.curves(folder / "curves.png", result.history.train, result.history.evaluations)
+    plots.confusion(folder / "confusion.png", result.evaluation.confusion, data.class_names)
+    summary = {
+        "steps": result.steps,
+        "steps_per_second": result.meter.steps_per_second,
+        "step_ms": 1000.0 / result.meter.steps_per_second,
+        "cpu_ms_per_step": 1000.0 * result.meter.cpu_seconds / max(result.meter.steps, 1),
+        "measured_steps": result.meter.steps,
+        "train_loss": result.epoch_loss,
+        "train_accuracy": result.epoch_accuracy,
+        "eval_loss": result.evaluation.loss,
+        "eval_accuracy": result.evaluation.accuracy,
+        "eval_examples": result.evaluation.examples,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    for name in ("curves.png", "confusion.png", "summary.json"):
+        tracker.log_artifact(folder / name)
+    if config.trainer.log_model and config.tracking.name != "none":
+        tracker.log_keras_model(engine.plain_model(), as_float(data.eval.images[:2]))
+
+
+def _result_rows(config: RunConfig, result: loop.Result) -> list[tuple[str, str]]:
+    rate = result.meter.steps_per_second
+    evaluation = result.evaluation
+    return [
+        ("mesh", mesh.describe(config.mesh.axes)),
+        ("steps", f"{result.steps:,}"),
+        ("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"),
+        ("train loss, last epoch", f"{result.epoch_loss:.4f}"),
+        ("train accuracy, last epoch", f"{result.epoch_accuracy:.4f}"),
+        ("test loss", f"{evaluation.loss:.4f}"),
+        ("test accuracy", f"{evaluation.accuracy:.4f} ({evaluation.examples:,} examples)"),
+    ]
+

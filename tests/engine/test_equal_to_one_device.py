@@ -1,0 +1,98 @@
+"""The engine on a mesh computes what plain tf_keras computes on one device, for every optimizer and model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine import cases
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+# Float32 sums of the same terms in another order stay within these over 50 steps; a stale moment is off by 1e-3 and
+# more. Relative to a variable's largest entry: Adam divides by the root of the second moment, so where a gradient is
+# of epsilon's size (a pixel that is hardly ever lit) an entry moves by its rounding, on any device.
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+
+MODELS = {
+    "sequential": ("runner.model.mlp.sequential", {"hidden": [128]}),
+    "functional": ("runner.model.mlp.functional", {"hidden": [128]}),
+    "subclassed": ("runner.model.mlp.subclassed", {"hidden": [128]}),
+    "explicit": ("runner.model.mlp.explicit", {"hidden": [128]}),
+    "own_builder": ("own_models.regularized", {"width": 24}),
+}
+OWN_MODULE = '''
+def regularized(keras, input_shape, num_classes, width: int = 8):
+    """Two branches, added; L2 on one kernel; layers without names."""
+    inputs = keras.Input(input_shape)
+    x = keras.layers.Flatten()(inputs)
+    left = keras.layers.Dense(width, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01))(x)
+    right = keras.layers.Dense(width, activation="sigmoid")(x)
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(keras.layers.Add()([left, right])))
+'''
+
+
+def runs() -> list[dict[str, Any]]:
+    """Every optimizer on the sequential MLP, every model under Adam, and Adam without the combiner."""
+    base = {"optimizer": "adam", "target": MODELS["sequential"][0], "options": {"hidden": [128]}, "combine": True}
+    listed = [base | {"name": name, "optimizer": name} for name in cases.OPTIMIZERS]
+    listed += [base | {"name": name, "target": t, "options": o} for name, (t, o) in MODELS.items()]
+    return listed
+
+
+def work(folder: Path, axes: dict[str, int] | None, chosen: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Runs the worker and returns its arrays."""
+    (folder / "own_models.py").write_text(OWN_MODULE)
+    out = folder / f"{'-'.join(f'{k}{v}' for k, v in (axes or {'plain': 1}).items())}.npz"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    command = [sys.executable, "-m", "tests.engine.worker", str(out), json.dumps({"axes": axes, "runs": chosen})]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(out))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+@pytest.fixture(scope="module")
+def one_device(folder: Path) -> dict[str, np.ndarray]:
+    return work(folder, None, runs())
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("combine", [True, False], ids=["combined", "separate"])
+def test_fifty_steps_on_a_mesh_equal_plain_tf_keras(
+    folder: Path, one_device: dict[str, np.ndarray], size: int, combine: bool
+) -> None:
+    chosen = [run | {"combine": combine} for run in runs()]
+    if not combine:
+        chosen = [run for run in chosen if run["name"] in ("adam", "sgd_nesterov_stairs", "own_builder")]
+    got = work(folder, {"batch": size}, chosen)
+    names = {run["name"] for run in chosen}
+    compared = 0
+    for key, expected in one_device.items():
+        if key.partition(":")[0] not in names:
+            continue
+        compared += 1
+        if ":initial/" in key or ":eval/confusion" in key:
+            np.testing.assert_array_equal(got[key], expected, err_msg=key)
+        else:
+            worst = float(np.abs(got[key] - expected).max())
+            assert worst <= max(ABSOLUTE, RELATIVE * float(np.abs(expected).max())), f"{key}: {worst:.1e}"
+    assert compared >= 9 * len(names)  # 4 variables before and after, the losses
+
+
+def test_training_changes_every_parameter(one_device: dict[str, np.ndarray]) -> None:
+    for name in ("d1/kernel", "d1/bias", "d2/kernel", "d2/bias"):
+        moved = np.abs(one_device[f"adam:{name}"] - one_device[f"adam:initial/{name}"]).max()
+        assert moved > 1e-2, name

@@ -1,0 +1,88 @@
+"""Runs in a process of its own, because virtual devices can't change within one: trains and writes arrays.
+
+Usage: python -m tests.engine.worker OUT.npz JSON, with JSON {"axes": {...} or null for plain tf_keras, "runs": [...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from runner.engine.base import DataSpec, as_float
+from tests.engine import cases
+
+
+def on_mesh(axes: dict[str, int], run: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Trains one engine; returns losses, initial and final variables."""
+    from runner.engine import make_engine
+
+    config = cases.config(axes, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
+    config.engine.combine_all_reduces = run["combine"]
+    engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), cases.STEPS)
+    engine.build()
+    initial = {f"initial/{path}": value for path, value in engine.state().items()}
+    batches = cases.batches()
+    losses = engine.train_steps(engine.place(batches), 0).read().loss
+    evaluation = engine.evaluate([take(batches, 0)])
+    extra = {"loss": losses, "eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.confusion}
+    return {**initial, **engine.state(), **extra}
+
+
+def take(batches: Any, index: int) -> Any:
+    """Returns one batch of a stack."""
+    part = slice(index, index + 1)
+    return type(batches)(batches.images[part], batches.labels[part], batches.weights[part], 1)
+
+
+def plain(run: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Trains plain tf_keras with its own optimizer on one device."""
+    import tensorflow as tf
+
+    from runner import optimizer
+    from runner.engine.keras_model import ModelFactory, named_variables
+
+    config = cases.config({"batch": 1}, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
+    tf.keras.backend.experimental.enable_tf_random_generator()
+    model = ModelFactory(config.model, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), config.trainer.seed).plain()
+    initial = {f"initial/{path}": variable.numpy() for path, variable in named_variables(model).items()}
+    stock = optimizer.reference(config.optimizer, cases.STEPS)
+    stock.build(model.trainable_variables)
+    entropy = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = entropy(y, model(x, training=True)) + tf.add_n([*model.losses, tf.constant(0.0)])
+        gradients = tape.gradient(loss, model.trainable_variables)
+        stock.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    batches = cases.batches()
+    pairs = zip(as_float(batches.images), batches.labels, strict=True)
+    losses = np.array([step(tf.constant(x), tf.constant(y)).numpy() for x, y in pairs])
+    logits = model(as_float(batches.images[0]), training=False).numpy()
+    eval_loss = entropy(batches.labels[0], logits).numpy()
+    confusion = np.zeros((cases.CLASSES, cases.CLASSES), np.int64)
+    np.add.at(confusion, (batches.labels[0], logits.argmax(-1)), 1)
+    final = {path: variable.numpy() for path, variable in named_variables(model).items()}
+    return {**initial, **final, "loss": losses, "eval/loss": eval_loss, "eval/confusion": confusion}
+
+
+def main() -> None:
+    """Runs every case of the request and writes `<case>:<name>` arrays."""
+    request = json.loads(sys.argv[2])
+    from runner.engine.dtensor import prepare_environment
+
+    prepare_environment(cases.config({"batch": 1}))
+    arrays: dict[str, np.ndarray] = {}
+    for run in request["runs"]:
+        got = on_mesh(request["axes"], run) if request["axes"] else plain(run)
+        arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
+    np.savez(sys.argv[1], **arrays)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""An empty store a test, copied from one that is made once; no test writes outside its own folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.schema import TrackingConfig
+from runner.tracking import Tracker, open_tracker
+from runner.tracking.location import sqlite_path
+from runner.tracking.store import open_store
+
+Opener = Callable[..., Tracker]
+
+
+@pytest.fixture(autouse=True)
+def _no_outer_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="session")
+def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    open_store(f"sqlite:///{path}", "unused")
+    return path
+
+
+@pytest.fixture
+def uri(made_store: Path, tmp_path: Path) -> str:
+    shutil.copyfile(made_store, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def opener(tmp_path: Path) -> Iterator[Opener]:
+    opened: list[Tracker] = []
+
+    def open_one(
+        uri: str, *, params: Mapping[str, object] | None = None, finish_timeout_s: float = 30.0, **more: str
+    ) -> Tracker:
+        tracker = open_tracker(
+            TrackingConfig(uri=uri, experiment="tests"),
+            run_name="a run",
+            params=params or {},
+            tags={"purpose": "test"},
+            root=tmp_path,
+            finish_timeout_s=finish_timeout_s,
+            **more,
+        )
+        opened.append(tracker)
+        return tracker
+
+    yield open_one
+    for tracker in opened:
+        tracker.finish("FINISHED")
+
+
+@pytest.fixture
+def rows(uri: str) -> Callable[[str], list[tuple[int, float]]]:
+    """Every stored row of a metric as (step, value), in order, straight from the database."""
+    import sqlite3
+
+    path = sqlite_path(uri)
+    assert path is not None
+
+    def read(key: str) -> list[tuple[int, float]]:
+        with sqlite3.connect(path) as connection:
+            return connection.execute("SELECT step, value FROM metrics WHERE key = ? ORDER BY step", (key,)).fetchall()
+
+    return read

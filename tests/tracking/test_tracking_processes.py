@@ -1,0 +1,51 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+pytestmark = pytest.mark.slow
+
+
+def _start(uri, root, end):
+    command = [sys.executable, "-m", "tests.tracking.worker", uri, str(root), end]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
+
+
+def test_four_first_runs_at_the_same_moment_on_an_empty_store_all_succeed(tmp_path):
+    uri = f"sqlite:///{tmp_path}/new/mlflow.db"
+    workers = [_start(uri, tmp_path, "finish") for _ in range(4)]
+    said = [worker.communicate(timeout=120)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0, 0, 0], said
+    assert said == [""] * 4
+    client = MlflowClient(tracking_uri=uri)
+    runs = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+    assert [run.info.status for run in runs] == ["FINISHED"] * 4
+    assert all(len(client.get_metric_history(run.info.run_id, "loss")) == 10 for run in runs)
+
+
+def test_a_run_whose_process_died_is_marked_and_a_live_one_is_not(opener, uri, tmp_path, capsys):
+    live = opener(uri)
+    dead = _start(uri, tmp_path, "die")
+    dead.communicate(timeout=120)
+    assert dead.returncode == 9
+    client = MlflowClient(tracking_uri=uri)
+    opener(uri)
+    runs = {run.info.run_name: run for run in client.search_runs([client.get_run(live.run_id).info.experiment_id])}
+    run = runs["die"]
+    assert run.info.status == "KILLED"
+    assert "was gone" in run.data.tags["runner.note"]
+    last = client.get_metric_history(run.info.run_id, "loss")[-1].timestamp
+    assert run.info.end_time == last
+    assert client.get_run(live.run_id).info.status == "RUNNING"
+    assert f"run die ({run.info.run_id}) was left RUNNING" in capsys.readouterr().err
+
+
+def test_a_program_that_ends_without_finish_is_failed_and_keeps_its_points(uri, tmp_path):
+    worker = _start(uri, tmp_path, "leave")
+    worker.communicate(timeout=120)
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+    assert run.info.status == "FAILED"
+    assert len(client.get_metric_history(run.info.run_id, "loss")) == 10

@@ -1,0 +1,102 @@
+import json
+import math
+
+import pytest
+
+from runner.tracking.records import (
+    PARAM_LIMIT,
+    Artifact,
+    Dataset,
+    Ending,
+    Point,
+    Tag,
+    clean_key,
+    clean_params,
+    from_json,
+    to_json,
+)
+from runner.tracking.send import groups
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Point("train/loss", 0.1, 17, 3),
+        Tag("note", 'a "quoted"\nline'),
+        Dataset("mnist train", "abc", "tfds:mnist", "training"),
+        Artifact("/x/curves.png", ""),
+        Ending("KILLED", 18),
+    ],
+)
+def test_a_record_survives_a_line_of_json(record):
+    line = to_json(record)
+    assert "\n" not in line
+    assert from_json(line) == record
+
+
+def test_nan_survives_a_line_of_json():
+    assert math.isnan(from_json(to_json(Point("loss", math.nan, 1, 1))).value)
+
+
+@pytest.mark.parametrize("line", ["{}", '{"kind": "point"}', '{"kind": "no such"}', "[1]", "not json"])
+def test_a_line_that_is_no_record_is_refused(line):
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own error is one too
+        from_json(line)
+
+
+@pytest.mark.parametrize(
+    ("key", "stored"),
+    [
+        ("optimizer.learning_rate", "optimizer.learning_rate"),
+        ("train/loss", "train/loss"),
+        ("rules[0]=x", "rules_0__x"),
+        ("../up//down/", "_/up/down"),
+        ("/", "_"),
+        ("wärme", "w_rme"),
+    ],
+)
+def test_characters_that_mlflow_refuses_become_underscores(key, stored):
+    assert clean_key(key) == stored
+
+
+def test_keys_that_become_equal_stay_apart():
+    assert clean_params({"a[b": 1, "a=b": 2, "a]b": 3}) == {"a_b": "1", "a_b_2": "2", "a_b_3": "3"}
+
+
+def test_params_are_written_as_they_would_be_typed():
+    params = {
+        "none": None,
+        "yes": True,
+        "rate": 1e-4,
+        "list": [1, None],
+        "map": {"batch": 2},
+        "text": "x",
+        "inf": math.inf,
+    }
+    assert clean_params(params) == {
+        "none": "null",
+        "yes": "true",
+        "rate": "0.0001",
+        "list": "[1, null]",
+        "map": '{"batch": 2}',
+        "text": "x",
+        "inf": ".inf",
+    }
+
+
+def test_a_long_param_is_cut_with_a_mark():
+    value = clean_params({"long": "x" * 7000})["long"]
+    assert len(value) == PARAM_LIMIT
+    assert value.endswith(" ... [cut, 7000 characters]")
+
+
+def test_groups_keep_the_order_and_a_call_takes_a_thousand_points():
+    points = [Point("a", 0.0, 0, step) for step in range(2500)]
+    records = [*points[:1200], Tag("x", "y"), *points[1200:]]
+    parts = list(groups(records))
+    assert [len(part) for part in parts] == [1000, 200, 1, 1000, 300]
+    assert [record for part in parts for record in part] == records
+
+
+def test_a_params_text_is_valid_json_where_it_is_a_list():
+    assert json.loads(clean_params({"l": ["a", 1.5]})["l"]) == ["a", 1.5]

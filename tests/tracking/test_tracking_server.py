@@ -1,0 +1,95 @@
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.errors import TrackingError
+from runner.tracking import unsent
+from tests.tracking.server import Server, free_port
+
+
+@pytest.fixture
+def server(uri, tmp_path):
+    server = Server(uri, tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_a_server_that_is_down_at_the_start_is_one_line_soon(opener):
+    address = f"http://127.0.0.1:{free_port()}"
+    begin = time.monotonic()
+    with pytest.raises(TrackingError) as error:
+        opener(address)
+    assert time.monotonic() - begin < 10
+    assert str(error.value).startswith(f"tracking.uri={address} cannot be used: Connection refused; start it (`mlflow")
+    assert "tracking=none" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_database_that_is_down_at_the_start_is_one_line_soon(opener):
+    begin = time.monotonic()
+    with pytest.raises(TrackingError) as error:
+        opener(f"postgresql://ann:secret@127.0.0.1:{free_port()}/runs")
+    assert time.monotonic() - begin < 10
+    assert "\n" not in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opener, server, rows, tmp_path, capsys):
+    tracker = opener(server.uri)
+    page = tmp_path / "config.yaml"
+    page.write_text("a: 1\n")
+    for step in range(400):
+        tracker.log_metrics(step, {"loss": step / 8})
+        if step == 100:
+            assert tracker.flush(30)
+        if step == 200:
+            server.kill()  # with a batch on its way, perhaps
+    tracker.log_artifact(page)
+    assert not tracker.flush(3)
+    for step in range(400, 600):
+        tracker.log_metrics(step, {"loss": step / 8})
+    server.start()
+    tracker.finish("FINISHED")
+    assert rows("loss") == [(step, step / 8) for step in range(600)]
+    run = MlflowClient(tracking_uri=server.uri).get_run(tracker.run_id)
+    assert run.info.status == "FINISHED"
+    assert [one.path for one in MlflowClient(server.uri).list_artifacts(tracker.run_id)] == ["config.yaml"]
+    assert not unsent.folder(tmp_path).exists()
+    assert tracker.describe()[0].startswith(f"run: {server.uri}/#/experiments/")
+    said = capsys.readouterr().err
+    assert "the store is away (Connection refused)" in said
+    assert "the store is back" in said
+
+
+@pytest.mark.slow
+def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_next_start(
+    opener, server, rows, tmp_path, capsys
+):
+    tracker = opener(server.uri, finish_timeout_s=2)
+    page = tmp_path / "config.yaml"
+    page.write_text("a: 1\n")
+    for step in range(300):
+        tracker.log_metrics(step, {"loss": step / 8})
+        if step == 99:
+            assert tracker.flush(30)
+    server.kill()
+    tracker.log_artifact(page)
+    tracker.set_tags({"note": "late"})
+    tracker.finish("FAILED")
+    path: Path = unsent.folder(tmp_path) / f"{tracker.run_id}.jsonl"
+    assert path.exists()
+    assert str(path) in capsys.readouterr().err
+    assert any(str(path) in line for line in tracker.describe())
+
+    server.start()
+    opener(server.uri)
+    assert rows("loss") == [(step, step / 8) for step in range(300)]
+    client = MlflowClient(tracking_uri=server.uri)
+    run = client.get_run(tracker.run_id)
+    assert (run.info.status, run.data.tags["note"]) == ("FAILED", "late")
+    assert [one.path for one in client.list_artifacts(tracker.run_id)] == ["config.yaml"]
+    assert not path.exists()

@@ -1,0 +1,213 @@
+import json
+import math
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from runner.errors import TrackingError
+from runner.schema import TrackingConfig
+from runner.tracking import NullTracker, open_tracker, unsent
+
+
+def _client(uri):
+    return MlflowClient(tracking_uri=uri)
+
+
+def test_params_metrics_tags_datasets_and_artifacts_come_back(opener, uri, tmp_path):
+    page = tmp_path / "config.yaml"
+    page.write_text("a: 1\n")
+    tracker = opener(uri, params={f"p{i}": i for i in range(250)} | {"rules[0]": None})
+    tracker.log_metrics(10, {"train/loss": 0.5, "train/accuracy": 0.25})
+    tracker.log_metrics(20, {"train/loss": 0.125})
+    tracker.set_tags({"note": "x"})
+    tracker.log_dataset("mnist train", "abc", "tfds:mnist", "training")
+    tracker.log_dataset("mnist test", "abc", "tfds:mnist", "evaluation")
+    tracker.log_artifact(page)
+    tracker.log_artifact(page, "folder")
+    tracker.finish("FINISHED")
+
+    run = _client(uri).get_run(tracker.run_id)
+    assert run.data.params == {f"p{i}": str(i) for i in range(250)} | {"rules_0_": "null"}
+    history = _client(uri).get_metric_history(tracker.run_id, "train/loss")
+    assert [(one.step, one.value) for one in history] == [(10, 0.5), (20, 0.125)]
+    assert abs(history[0].timestamp / 1000 - time.time()) < 600
+    assert run.data.tags["note"] == "x"
+    assert run.data.tags["purpose"] == "test"
+    inputs = {one.dataset.name: one.tags[0].value for one in run.inputs.dataset_inputs}
+    assert inputs == {"mnist train": "training", "mnist test": "evaluation"}
+    paths = [one.path for folder in (None, "folder") for one in _client(uri).list_artifacts(tracker.run_id, folder)]
+    assert sorted(paths) == ["config.yaml", "folder", "folder/config.yaml"]
+    assert (tmp_path / "mlartifacts" / tracker.run_id / "artifacts" / "config.yaml").read_text() == "a: 1\n"
+
+
+def test_five_thousand_calls_give_five_thousand_points_and_none_stores_on_the_callers_thread(
+    opener, uri, rows, monkeypatch
+):
+    threads = set()
+    log_batch = MlflowClient.log_batch
+    monkeypatch.setattr(
+        MlflowClient, "log_batch", lambda *a, **k: (threads.add(threading.get_ident()), log_batch(*a, **k))[1]
+    )
+    tracker = opener(uri)  # without params, so it stores none itself
+    for step in range(5000):
+        tracker.log_metrics(step, {"loss": step / 8})
+    tracker.finish("FINISHED")
+    assert rows("loss") == [(step, step / 8) for step in range(5000)]
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
+def test_the_status_is_the_one_that_the_run_ended_with(opener, uri, status, rows):
+    tracker = opener(uri)
+    tracker.log_metrics(1, {"loss": 1.0})
+    assert _client(uri).get_run(tracker.run_id).info.status == "RUNNING"
+    tracker.finish(status)
+    tracker.finish("FINISHED")  # says nothing new
+    info = _client(uri).get_run(tracker.run_id).info
+    assert info.status == status
+    assert info.end_time >= info.start_time
+    assert rows("loss") == [(1, 1.0)]
+
+
+def test_a_batch_that_was_stored_although_it_raised_is_not_stored_twice(opener, uri, rows, monkeypatch):
+    real, failures = MlflowClient.log_batch, iter([True, True])
+
+    def stores_and_raises(self, *args, **kwargs):
+        real(self, *args, **kwargs)
+        if next(failures, False):
+            raise MlflowException("the answer was lost")
+
+    tracker = opener(uri)
+    monkeypatch.setattr(MlflowClient, "log_batch", stores_and_raises)
+    for step in range(20):
+        tracker.log_metrics(step, {"loss": math.nan if step == 7 else 1.0})
+    tracker.finish("FINISHED")
+    assert [step for step, _ in rows("loss")] == list(range(20))
+
+
+def test_nan_stays_and_infinity_becomes_nan_with_a_tag(opener, uri):
+    tracker = opener(uri)
+    tracker.log_metrics(1, {"a": math.nan, "b": math.inf})
+    tracker.log_metrics(2, {"b": -math.inf})
+    tracker.finish("FINISHED")
+    run = _client(uri).get_run(tracker.run_id)
+    assert math.isnan(run.data.metrics["a"])
+    assert math.isnan(run.data.metrics["b"])
+    assert run.data.tags["runner.nonfinite.b"] == "inf at step 1, stored as NaN"
+
+
+def test_a_resumed_run_goes_on_and_keeps_its_first_params(opener, uri, rows):
+    first = opener(uri, params={"a": 1, "b": 2})
+    first.log_metrics(1, {"loss": 1.0})
+    first.finish("KILLED")
+    second = opener(uri, params={"a": 1, "b": 3, "c": 4}, resume_run_id=first.run_id)
+    assert second.run_id == first.run_id
+    assert _client(uri).get_run(first.run_id).info.status == "RUNNING"
+    second.log_metrics(2, {"loss": 0.5})
+    second.finish("FINISHED")
+    run = _client(uri).get_run(first.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"a": "1", "b": "2", "c": "4"}
+    assert run.data.tags["resumed.b"] == "3"
+    assert rows("loss") == [(1, 1.0), (2, 0.5)]
+
+
+def test_resuming_a_run_that_is_not_there_is_one_line(opener, uri):
+    with pytest.raises(TrackingError, match=r"run 123abc.*mend that") as error:
+        opener(uri, resume_run_id="123abc")
+    assert "\n" not in str(error.value)
+
+
+def test_a_child_names_its_parent(opener, uri):
+    parent = opener(uri)
+    child = opener(uri, parent_run_id=parent.run_id)
+    assert _client(uri).get_run(child.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
+
+
+def test_the_experiment_is_tagged_as_training(opener, uri):
+    opener(uri)
+    experiment = _client(uri).get_experiment_by_name("tests")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def test_a_deleted_experiment_is_refused_with_the_mend(opener, uri):
+    opener(uri).finish("FINISHED")
+    identity = _client(uri).get_experiment_by_name("tests").experiment_id
+    _client(uri).delete_experiment(identity)
+    with pytest.raises(TrackingError, match=f"restore -x {identity}"):
+        opener(uri)
+
+
+def test_a_store_of_another_kind_of_file_is_one_line(opener, tmp_path):
+    path = tmp_path / "notes.db"
+    path.write_text("no database, " * 100)
+    with pytest.raises(TrackingError, match=r"tracking.uri=sqlite.*tracking=none") as error:
+        opener(f"sqlite:///{path}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri, tmp_path, capsys):
+    tracker = opener(uri)
+    _client(uri).delete_run(tracker.run_id)
+    tracker.log_metrics(1, {"loss": 1.0})
+    tracker.finish("FINISHED")
+    path = tmp_path / "outputs" / "unsent" / f"{tracker.run_id}.rejected.jsonl"
+    assert json.loads(path.read_text().splitlines()[1])["key"] == "loss"
+    assert str(path) in capsys.readouterr().err
+    assert any(str(path) in line for line in tracker.describe())
+    _client(uri).restore_run(tracker.run_id)
+    unsent.replay(path, uri)
+    assert _client(uri).get_run(tracker.run_id).data.metrics == {"loss": 1.0}
+    assert not path.exists()
+
+
+def test_an_interrupt_while_finishing_keeps_what_is_left_in_a_file(opener, uri, tmp_path, monkeypatch):
+    tracker = opener(uri)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def away(*_, **__):
+        raise MlflowException("Connection refused")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", away)
+    tracker.log_metrics(1, {"loss": 1.0})
+    monkeypatch.setattr(tracker, "flush", interrupted)
+    monkeypatch.setattr(tracker._writer, "flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tracker.finish("KILLED")
+    lines = (tmp_path / "outputs" / "unsent" / f"{tracker.run_id}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines[1:]] == ["point", "ending"]
+
+
+def test_an_artifact_that_is_not_there_costs_nothing_else(opener, uri):
+    tracker = opener(uri)
+    tracker.log_artifact(Path("no such file.png"))
+    tracker.set_tags({"after": "it"})
+    tracker.finish("FINISHED")
+    run = _client(uri).get_run(tracker.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["after"] == "it"
+
+
+def test_none_records_nothing(tmp_path):
+    tracker = open_tracker(TrackingConfig(name="none"), run_name="x", params={}, tags={}, root=tmp_path)
+    assert isinstance(tracker, NullTracker)
+    tracker.log_metrics(1, {"loss": 1.0})
+    tracker.finish("FINISHED")
+    assert tracker.describe() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dependencies_send_no_telemetry():
+    import os
+
+    from mlflow.telemetry.utils import is_telemetry_disabled
+
+    assert is_telemetry_disabled()
+    assert os.environ["DO_NOT_TRACK"] == "true"

@@ -1,0 +1,116 @@
+import threading
+import time
+
+import pytest
+
+from runner.tracking.records import Point, Tag
+from runner.tracking.writer import Writer
+
+
+class Store:
+    """Keeps what it is sent; raises as long as `error` is set, after storing where `stores_first`."""
+
+    def __init__(self):
+        self.kept, self.calls, self.threads = [], [], set()
+        self.error, self.stores_first = None, False
+
+    def __call__(self, group, *, unsure):
+        self.calls.append((len(group), unsure))
+        self.threads.add(threading.get_ident())
+        if self.error is None or self.stores_first:
+            self.kept += [record for record in group if not unsure or record not in self.kept]
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def writer(store, said):
+    writer = Writer(store, may_pass=lambda error: isinstance(error, OSError), warn=said.append, interval_s=0.02)
+    yield writer
+    writer.abandon()
+
+
+def _points(first, last):
+    return [Point("loss", float(step), 1, step) for step in range(first, last)]
+
+
+def test_points_arrive_in_order_and_from_the_writers_thread_only(writer, store):
+    for point in _points(0, 5000):
+        writer.add_points([point])
+    assert writer.flush(10)
+    assert store.kept == _points(0, 5000)
+    assert threading.get_ident() not in store.threads
+
+
+def test_a_call_holds_at_most_a_thousand_points(writer, store):
+    writer.add_points(_points(0, 2500))
+    assert writer.flush(10)
+    assert max(size for size, _ in store.calls) <= 1000
+
+
+def test_nothing_is_lost_or_doubled_while_the_store_is_away(writer, store, said):
+    store.error = OSError("Connection refused")
+    writer.add_points(_points(0, 100))
+    writer.add(Tag("a", "b"))
+    assert not writer.flush(0.3)
+    writer.add_points(_points(100, 200))
+    store.error = None
+    assert writer.flush(10)
+    assert store.kept == [*_points(0, 200), Tag("a", "b")]
+    assert [line.split(" (")[0].split(" after")[0] for line in said] == ["the store is away", "the store is back"]
+
+
+def test_a_batch_that_was_stored_before_its_error_is_sent_again_as_unsure(writer, store):
+    store.error, store.stores_first = OSError("timed out"), True
+    writer.add_points(_points(0, 10))
+    writer.flush(0.1)
+    store.error = None
+    assert writer.flush(10)
+    assert store.kept == _points(0, 10)
+    assert store.calls[0] == (10, False)
+    assert all(unsure for _, unsure in store.calls[1:])
+
+
+def test_what_the_store_refuses_for_good_does_not_hold_up_the_rest(writer, store, said):
+    store.error = ValueError("no such run")
+    writer.add_points(_points(0, 3))
+    assert writer.flush(10)
+    store.error = None
+    writer.add_points(_points(3, 5))
+    assert writer.flush(10)
+    assert writer.rejected == _points(0, 3)
+    assert store.kept == _points(3, 5)
+    assert said == ["the store refuses point records: no such run"]
+
+
+def test_an_abandoned_writer_hands_back_everything_that_is_not_stored(writer, store):
+    store.error = OSError("away")
+    writer.add_points(_points(0, 1500))
+    writer.add(Tag("a", "b"))
+    writer.flush(0.2)
+    assert writer.abandon() == [*_points(0, 1500), Tag("a", "b")]
+
+
+def test_a_store_that_hangs_does_not_hold_the_caller():
+    release = threading.Event()
+
+    def hang(group, *, unsure):  # noqa: ARG001
+        release.wait(30)
+
+    writer = Writer(hang, may_pass=lambda _: True, warn=print, interval_s=0.01)
+    writer.add_points(_points(0, 5))
+    time.sleep(0.1)
+    writer.add_points(_points(5, 8))
+    assert not writer.flush(0.1)
+    assert writer.abandon(0.1) == _points(0, 8)
+    release.set()
