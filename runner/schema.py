@@ -14,14 +14,14 @@ class EngineConfig:
 
     Attributes:
       name: `keras_dtensor`.
-      combine_all_reduces: lets DTensor merge the gradient all-reduces of a step into one. Safe only for a step that
-        reads no variable after writing it; the engine checks that on the traced step.
+      combine_all_reduces: lets DTensor merge all-reduces, as it does by default; TensorFlow 2.21 then computes wrong
+        updates on meshes of more than one device, which the canary sees. Here to reproduce that.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
       canary: runs two checked steps on the mesh before training.
     """
 
     name: str = "keras_dtensor"
-    combine_all_reduces: bool = True
+    combine_all_reduces: bool = False
     intra_op_threads: int | None = None
     canary: bool = True
 

@@ -1,4 +1,4 @@
-"""DTensor helpers for both TensorFlow engines: environment, moving arrays in and out, and the order check of a step."""
+"""DTensor helpers for TensorFlow engines: the process's environment, and arrays in and out of a mesh."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from runner.engine.base import Array
-from runner.errors import EngineError
 from runner.schema import RunConfig
 
 _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
@@ -80,46 +79,3 @@ def zeros(like: Any) -> Any:
     value = dtensor.call_with_layout(tf.zeros, like.layout, shape=like.shape, dtype=like.dtype)
     return dtensor.DVariable(value, trainable=False)
 
-
-_WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-
-
-def check_order(graph: Any) -> None:
-    """Checks that a traced step reads no variable after writing it, and writes none twice.
-
-    DTensor's all-reduce combiner keeps the order of data, not that of variable accesses, so a step that depends on
-    the latter is computed wrongly, without an error. Called while the step is traced, before anything is compiled.
-
-    Args:
-      graph: the function graph that holds the step's operations, in the order of their making.
-
-    Raises:
-      EngineError: names the variable and the option that makes the step safe.
-    """
-    written: set[int] = set()
-    for operation in graph.get_operations():
-        if operation.type not in ("ReadVariableOp", *_WRITES):
-            continue
-        resource = id(operation.inputs[0])
-        if resource in written:
-            what = "reads" if operation.type == "ReadVariableOp" else "writes again"
-            raise EngineError(
-                f"engine.combine_all_reduces=true is refused: the training step {what} variable "
-                f"{_variable_name(graph, operation.inputs[0])} after writing it, and DTensor's all-reduce combiner "
-                "does not keep that order; set engine.combine_all_reduces=false"
-            )
-        if operation.type in _WRITES:
-            written.add(resource)
-
-
-def _variable_name(graph: Any, resource: Any) -> str:
-    """Returns the name of the variable behind a resource tensor, through the captures of nested function graphs."""
-    while graph is not None:
-        outer = {id(inner): captured for captured, inner in getattr(graph, "captures", [])}
-        if id(resource) not in outer:
-            break
-        resource, graph = outer[id(resource)], graph.outer_graph
-        for variable in getattr(graph, "variables", ()) if graph is not None else ():
-            if variable.handle is resource:
-                return str(variable.name).removesuffix(":0")
-    return str(resource.name)

@@ -18,13 +18,14 @@ import numpy as np
 from runner import layout, mesh, optimizer
 from runner.engine import canary
 from runner.engine.base import Array, DataSpec, EvalMetrics, HostBatches, PlacedBatches, StepMetrics, VariableInfo
-from runner.engine.dtensor import check_order, pack, prepare_environment, unpack, zeros
+from runner.engine.dtensor import pack, prepare_environment, unpack, zeros
 from runner.errors import ConfigError
 from runner.schema import RunConfig
 
 logger = logging.getLogger(__name__)
 
 _COMPILATIONS = 5
+_COUNTS = 16  # where the batches' example counts begin among a call's numbers
 _IGNORE = -1  # label of padding
 _BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
 # Letters alone: DTensor numbers the functions that it makes of loops, and reads a digit at the end as such a number.
@@ -72,7 +73,7 @@ class KerasDTensorEngine:
         self._mesh = mesh.configure_dtensor(self._config.mesh, self._config.engine.intra_op_threads)
         tf_keras.backend.experimental.enable_tf_random_generator()
         if self._config.engine.canary:
-            canary.check(self._mesh, self._batch_axis, combined=self._config.engine.combine_all_reduces)
+            canary.check(self._mesh, self._batch_axis)
         self._factory = ModelFactory(self._config.model, self._data, self._config.trainer.seed)
         plain = self._factory.plain()
         self._check_output(plain)
@@ -133,41 +134,42 @@ class KerasDTensorEngine:
         return _Pending(loss, hit, penalty, batches.weights, batches.steps)
 
     def _train_inputs(self, batches: PlacedBatches, steps: int, first_step: int) -> tuple[Any, ...]:
-        counts = np.maximum(batches.weights.sum(axis=1), 1.0).astype(np.float32)
-        return (
-            batches.images,
-            batches.labels,
-            pack(counts, self._vector),
-            pack(np.int32(steps), self._scalar),
-            pack(np.float32(first_step), self._scalar),
-        )
+        """Returns images, labels and all numbers of a call in one vector.
+
+        DTensor takes an input of a few elements for a constant, and compiles anew when its value changes.
+        """
+        counts = np.maximum(batches.weights.sum(axis=1), 1.0)
+        numbers = np.concatenate([[steps, first_step], np.zeros(_COUNTS - 2), counts]).astype(np.float32)
+        return batches.images, batches.labels, pack(numbers, self._vector)
 
     def _compiled(self, batches: PlacedBatches) -> Any:
-        """Returns the training call, compiled by running no step of it.
+        """Returns the training call, compiled by calling it for no step.
 
-        DTensor lowers a loop into functions that it names itself, and about once in thirty times it refuses its own
-        second copy as a different function of that name. No step has run then, so a new trace, under a new name, is
-        tried.
+        DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it refuses
+        one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried.
+
+        Raises:
+          tf.errors.InvalidArgumentError: it was refused each time, or something else is wrong.
         """
         import tensorflow as tf
 
-        for attempt in range(_COMPILATIONS):
+        for left in reversed(range(_COMPILATIONS)):
             call = tf.function(self._train_call)
             try:
                 call(*self._train_inputs(batches, 0, 0))
+                break
             except tf.errors.InvalidArgumentError as error:
-                if "different function with the same name" not in str(error) or attempt + 1 == _COMPILATIONS:
+                if "different function with the same name" not in str(error) or not left:
                     raise
                 logger.warning("compiling again: %s", error.message)
-            else:
-                return call
-        raise AssertionError("unreachable")
+        return call
 
-    def _train_call(self, images: Any, labels: Any, counts: Any, steps: Any, first: Any) -> tuple[Any, Any, Any]:
+    def _train_call(self, images: Any, labels: Any, numbers: Any) -> tuple[Any, Any, Any]:
         """The traced training call: `steps` steps over images (K, B, H, W, D) and labels (K, B)."""
         import tensorflow as tf
 
         calls = int(images.shape[0])
+        steps, first, counts = tf.gather(numbers, 0), tf.gather(numbers, 1), numbers[_COUNTS:]
 
         def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
             x, y = tf.cast(tf.gather(images, i), tf.float32) / _BRIGHTEST, tf.gather(labels, i)
@@ -181,7 +183,7 @@ class KerasDTensorEngine:
         start = (tf.constant(0), empty, empty, counts * 0.0)
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, loss, hit, penalty = tf.while_loop(
-            lambda i, *_: i < steps, body, start, parallel_iterations=1, name=next(_loop_names)
+            lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=next(_loop_names)
         )
         return loss, hit, penalty
 
@@ -200,8 +202,6 @@ class KerasDTensorEngine:
         gradients = tape.gradient(targets, variables, output_gradients=shares)
         penalty = tf.add_n(self._model.losses) if self._model.losses else tf.constant(0.0)
         self._update(variables, gradients, done)
-        if self._config.engine.combine_all_reduces:
-            check_order(tf.compat.v1.get_default_graph())
         hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
         return loss_b * weight_b, hit_b, penalty
 

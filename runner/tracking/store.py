@@ -15,7 +15,7 @@ from runner.tracking.location import is_database, is_http, shown, sqlite_path
 from runner.tracking.lock import locked
 from runner.tracking.writer import reason
 
-# What the UI's own switch sets. A browser that has chosen no view yet still needs the printed addresses' workflowType.
+# Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
 _KIND_TAG, _TRAINING = "mlflow.experimentKind", "custom_model_development"
 _CONNECT_TIMEOUT_S = 5
 

@@ -18,15 +18,16 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 # Float32 sums of the same terms in another order stay within these over 50 steps; a stale moment is off by 1e-3 and
-# more. Relative to a variable's largest entry: Adam divides by the root of the second moment, so where a gradient is
-# of epsilon's size (a pixel that is hardly ever lit) an entry moves by its rounding, on any device.
+# more.
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 
+# Smooth: at a ReLU's kink the last bit of a sum decides whether a whole column of gradients counts.
+_MLP = {"hidden": [128], "activation": "tanh"}
 MODELS = {
-    "sequential": ("runner.model.mlp.sequential", {"hidden": [128]}),
-    "functional": ("runner.model.mlp.functional", {"hidden": [128]}),
-    "subclassed": ("runner.model.mlp.subclassed", {"hidden": [128]}),
-    "explicit": ("runner.model.mlp.explicit", {"hidden": [128]}),
+    "sequential": ("runner.model.mlp.sequential", _MLP),
+    "functional": ("runner.model.mlp.functional", _MLP),
+    "subclassed": ("runner.model.mlp.subclassed", _MLP),
+    "explicit": ("runner.model.mlp.explicit", _MLP),
     "own_builder": ("own_models.regularized", {"width": 24}),
 }
 OWN_MODULE = '''
@@ -41,8 +42,8 @@ def regularized(keras, input_shape, num_classes, width: int = 8):
 
 
 def runs() -> list[dict[str, Any]]:
-    """Every optimizer on the sequential MLP, every model under Adam, and Adam without the combiner."""
-    base = {"optimizer": "adam", "target": MODELS["sequential"][0], "options": {"hidden": [128]}, "combine": True}
+    """Every optimizer on the sequential MLP, every model under Adam."""
+    base = {"optimizer": "adam", "target": MODELS["sequential"][0], "options": _MLP}
     listed = [base | {"name": name, "optimizer": name} for name in cases.OPTIMIZERS]
     listed += [base | {"name": name, "target": t, "options": o} for name, (t, o) in MODELS.items()]
     return listed
@@ -70,26 +71,19 @@ def one_device(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
-@pytest.mark.parametrize("combine", [True, False], ids=["combined", "separate"])
 def test_fifty_steps_on_a_mesh_equal_plain_tf_keras(
-    folder: Path, one_device: dict[str, np.ndarray], size: int, combine: bool
+    folder: Path, one_device: dict[str, np.ndarray], size: int
 ) -> None:
-    chosen = [run | {"combine": combine} for run in runs()]
-    if not combine:
-        chosen = [run for run in chosen if run["name"] in ("adam", "sgd_nesterov_stairs", "own_builder")]
-    got = work(folder, {"batch": size}, chosen)
-    names = {run["name"] for run in chosen}
+    got = work(folder, {"batch": size}, runs())
     compared = 0
     for key, expected in one_device.items():
-        if key.partition(":")[0] not in names:
-            continue
         compared += 1
         if ":initial/" in key or ":eval/confusion" in key:
             np.testing.assert_array_equal(got[key], expected, err_msg=key)
         else:
-            worst = float(np.abs(got[key] - expected).max())
-            assert worst <= max(ABSOLUTE, RELATIVE * float(np.abs(expected).max())), f"{key}: {worst:.1e}"
-    assert compared >= 9 * len(names)  # 4 variables before and after, the losses
+            allowed = np.maximum(ABSOLUTE, RELATIVE * np.abs(expected))
+            assert np.all(np.abs(got[key] - expected) <= allowed), f"{key}: {np.abs(got[key] - expected).max():.1e}"
+    assert compared >= 9 * len(runs())  # 4 variables before and after, the losses
 
 
 def test_training_changes_every_parameter(one_device: dict[str, np.ndarray]) -> None:

@@ -20,7 +20,6 @@ def on_mesh(axes: dict[str, int], run: dict[str, Any]) -> dict[str, np.ndarray]:
     from runner.engine import make_engine
 
     config = cases.config(axes, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
-    config.engine.combine_all_reduces = run["combine"]
     engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), cases.STEPS)
     engine.build()
     initial = {f"initial/{path}": value for path, value in engine.state().items()}

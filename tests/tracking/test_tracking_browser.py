@@ -100,9 +100,6 @@ def test_a_person_sees_the_run_its_params_its_curves_and_its_artifacts(ui, page)
     _lists_the_run(page)
     _shot(page, "experiment")
 
-    page.goto(all_runs.partition("?")[0])  # the browser remembers the view that a printed address chose
-    _lists_the_run(page)
-
 
 def _lists_the_run(page) -> None:
     page.get_by_text("a run", exact=True).first.wait_for()
