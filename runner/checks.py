@@ -110,9 +110,7 @@ def _check_schedule(config: ScheduleConfig) -> None:
     key = "optimizer.schedule"
     _one_of(f"{key}.name", config.name, SCHEDULES)
     if config.warmup_steps < 0:
-        raise refuse(
-            f"{key}.warmup_steps", config.warmup_steps, allowed="0 or more", mend=f"set {key}.warmup_steps=0"
-        )
+        raise refuse(f"{key}.warmup_steps", config.warmup_steps, allowed="0 or more", mend=f"set {key}.warmup_steps=0")
     if config.decay_steps is not None:
         _positive(f"{key}.decay_steps", config.decay_steps)
     _within(f"{key}.decay_rate", config.decay_rate, 0.0, math.inf, open_low=True)

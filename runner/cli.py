@@ -122,7 +122,11 @@ def _suggest(group: str, option: str, options: list[str]) -> str:
     close = get_close_matches(option, options, n=1)
     if close:
         return f"did you mean {group}={close[0]}?"
-    return f"choose one, as {group}={options[0]}" if options else "install the package again, its conf folder is incomplete"
+    return (
+        f"choose one, as {group}={options[0]}"
+        if options
+        else "install the package again, its conf folder is incomplete"
+    )
 
 
 def _unknown_key(key: str) -> str:
@@ -150,7 +154,7 @@ def key_paths(config: DictConfig) -> list[str]:
     found: list[str] = []
 
     def walk(node: DictConfig, prefix: str) -> None:
-        for key in node:
+        for key in map(str, node):
             found.append(f"{prefix}{key}")
             if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
                 walk(node[key], f"{prefix}{key}.")

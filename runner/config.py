@@ -32,7 +32,10 @@ def convert(composed: DictConfig) -> RunConfig:
     for key in composed:
         if key not in _GROUPS:
             raise refuse(
-                str(key), composed[key], allowed=f"groups are {', '.join(_GROUPS)}", mend=did_you_mean(str(key), _GROUPS)
+                str(key),
+                composed[key],
+                allowed=f"groups are {', '.join(_GROUPS)}",
+                mend=did_you_mean(str(key), _GROUPS),
             )
     typed = {name: _convert_group(name, composed) for name in _GROUPS}
     config = RunConfig(**typed)
@@ -70,7 +73,8 @@ def _model(node: DictConfig) -> ModelConfig:
 def _known_key(group: str, key: str, known: list[str]) -> None:
     if key not in known:
         raise ConfigError(
-            f"{group}.{key} is refused: no such key; keys of {group} are {', '.join(known)}; {did_you_mean(key, known)}"
+            f"{group}.{key} is refused: no such key; keys of {group} are {', '.join(known)}; "
+            f"{did_you_mean(key, known)}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -108,7 +108,9 @@ class BarDisplay:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]:.0f} steps/s  loss {task.fields[loss]:.4f}  acc {task.fields[accuracy]:.4f}"),
+            TextColumn(
+                "{task.fields[rate]:.0f} steps/s  loss {task.fields[loss]:.4f}  acc {task.fields[accuracy]:.4f}"
+            ),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -145,14 +147,14 @@ def config_tree(content: Mapping[str, object]) -> Tree:
     """Returns the resolved config as a tree, a branch a group."""
     tree = Tree("config", guide_style="dim")
 
-    def grow(branch: Tree, node: Mapping[object, object]) -> None:
+    def grow(branch: Tree, node: Mapping[Any, object]) -> None:
         for key, value in node.items():
             if isinstance(value, Mapping) and value:
                 grow(branch.add(f"[bold]{key}"), value)
             else:
                 branch.add(f"{key}: {_plain(value)}")
 
-    grow(tree, dict(content))
+    grow(tree, content)
     return tree
 
 

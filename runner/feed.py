@@ -45,7 +45,12 @@ class CallSize:
 
 
 def training(
-    config: RunConfig, split: Split, epoch: int, steps: int, calls: CallSize, place: Callable[[HostBatches], PlacedBatches]
+    config: RunConfig,
+    split: Split,
+    epoch: int,
+    steps: int,
+    calls: CallSize,
+    place: Callable[[HostBatches], PlacedBatches],
 ) -> Prefetcher[HostBatches, PlacedBatches]:
     """Returns the placed batches of one epoch, made ready on another thread.
 
@@ -81,7 +86,7 @@ def _stacks(split: Split, plan: Plan, size: Callable[[], int], capacity: int) ->
         steps = min(size(), plan.steps - done)
         images, labels = gather(split, plan.indices[done : done + steps])
         weights = plan.weights[done : done + steps]
-        yield HostBatches(*(_padded(array, capacity) for array in (images, labels, weights)), steps)
+        yield HostBatches(_padded(images, capacity), _padded(labels, capacity), _padded(weights, capacity), steps)
         done += steps
 
 

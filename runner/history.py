@@ -66,7 +66,9 @@ class History:
       evaluations: (step, metrics) of every evaluation.
     """
 
-    def __init__(self, log: LogPoints, window: int, learning_rate: Callable[[int], float], *, stop_on_nan: bool) -> None:
+    def __init__(
+        self, log: LogPoints, window: int, learning_rate: Callable[[int], float], *, stop_on_nan: bool
+    ) -> None:
         self._log, self._window, self._learning_rate, self._stop_on_nan = log, window, learning_rate, stop_on_nan
         self._pending: deque[tuple[int, Pending]] = deque()
         self._open: list[tuple[float, float]] = []

@@ -59,7 +59,10 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         spec = config.inputs.get(name)
         if spec is None or len(spec) != rank:
             raise refuse(
-                f"layout.inputs.{name}", spec, allowed=f"{rank} entries, each an axis or null", mend="see layout=replicated"
+                f"layout.inputs.{name}",
+                spec,
+                allowed=f"{rank} entries, each an axis or null",
+                mend="see layout=replicated",
             )
         _check_spec(f"layout.inputs.{name}", spec, axes)
     if config.inputs["image"][0] != config.inputs["label"][0]:
@@ -108,7 +111,10 @@ def resolve(
             earlier = any(re.fullmatch(rule.match, path) for path in variables)
             why = "earlier rules catch all that it matches" if earlier else f"variables are {', '.join(variables)}"
             raise refuse(
-                f"layout.rules[{index}].match", rule.match, allowed=f"it catches no variable ({why})", mend="mend or drop it"
+                f"layout.rules[{index}].match",
+                rule.match,
+                allowed=f"it catches no variable ({why})",
+                mend="mend or drop it",
             )
     return placed
 

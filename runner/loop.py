@@ -57,8 +57,8 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
     wanted = config.trainer.steps_per_epoch
     if wanted is not None and wanted > steps:
         raise ConfigError(
-            f"trainer.steps_per_epoch={wanted} is refused: split {config.dataset.train} has {steps} batches of {batch}; "
-            f"set trainer.steps_per_epoch={steps} or less"
+            f"trainer.steps_per_epoch={wanted} is refused: split {config.dataset.train} has {steps} batches of "
+            f"{batch}; set trainer.steps_per_epoch={steps} or less"
         )
     return wanted or steps
 

@@ -66,7 +66,10 @@ def resolve_axes(config: MeshConfig) -> dict[str, int]:
     for name, size in config.axes.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise refuse(
-                f"mesh.axes.{name}", size, allowed="names of letters, digits and _", mend="rename it, as mesh.axes.batch=8"
+                f"mesh.axes.{name}",
+                size,
+                allowed="names of letters, digits and _",
+                mend="rename it, as mesh.axes.batch=8",
             )
         if size < 1 and size != -1:
             raise refuse(
@@ -139,6 +142,9 @@ def configure_dtensor(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
         tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, (os.cpu_count() or 1) // count))
     elif len(physical) < count:
         raise refuse(
-            "mesh.device", config.device, allowed=f"TensorFlow sees {len(physical)} of kind {kind}", mend="use mesh.device=cpu"
+            "mesh.device",
+            config.device,
+            allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
+            mend="use mesh.device=cpu",
         )
     return dt.create_mesh(list(config.axes.items()), devices=[f"{kind}:{i}" for i in range(count)])

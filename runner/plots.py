@@ -80,7 +80,8 @@ def _subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[An
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    return plt.subplots(rows, columns, figsize=figsize, layout="constrained")
+    figure, axes = plt.subplots(rows, columns, figsize=figsize, layout="constrained")
+    return figure, axes
 
 
 def _save(figure: Any, path: Path) -> None:

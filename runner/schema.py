@@ -67,7 +67,8 @@ class ModelConfig:
     """A builder and what it is called with.
 
     Attributes:
-      target: `_target_` in YAML; import path of a callable `(keras, input_shape, num_classes, **options) -> keras.Model`.
+      target: `_target_` in YAML; import path of a callable
+        `(keras, input_shape, num_classes, **options) -> keras.Model`.
       options: keyword arguments of the builder; in YAML they stand beside `_target_`.
     """
 

@@ -21,9 +21,11 @@ from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, as_float
 from runner.errors import Interrupted
+from runner.logs import quiet_native_log
 from runner.schema import RunConfig
 from runner.signals import StopRequest
-from runner.tracking import Tracker, open_tracker
+from runner.tracking import Status, Tracker, open_tracker
+
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Trains, evaluates and records.
@@ -47,8 +49,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         tracker = _open_tracker(config, content)
         with _recorded(tracker, console):
             _log_inputs(tracker, folder, data)
-            engine = make_engine(config, _data_spec(data), total)
-            engine.build()
+            with quiet_native_log(folder / "runner.log"):
+                engine = make_engine(config, _data_spec(data), total)
+                engine.build()
             if config.dataset.remainder == "drop":
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
@@ -83,7 +86,7 @@ def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
 @contextmanager
 def _recorded(tracker: Tracker, console: Console) -> Iterator[None]:
     """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen."""
-    status = "FAILED"
+    status: Status = "FAILED"
     try:
         yield
         status = "FINISHED"
@@ -105,7 +108,7 @@ def _data_spec(data: Dataset) -> DataSpec:
 def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
     tracker.log_artifact(folder / "config.yaml")
     for context in ("train", "eval"):
-        tracker.log_dataset(f"{data.name}:{data.version}", data.digest, data.source, context)
+        tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
 
 
 def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:
@@ -113,7 +116,8 @@ def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:
     if left and config.trainer.steps_per_epoch is None:
         console.print(
             f"each epoch leaves out {left} of {data.train.size:,} training examples, its last partial batch "
-            "(dataset.remainder=pad counts them)"
+            "(dataset.remainder=pad counts them)",
+            soft_wrap=True,
         )
 
 
@@ -153,4 +157,3 @@ def _result_rows(config: RunConfig, result: loop.Result) -> list[tuple[str, str]
         ("test loss", f"{evaluation.loss:.4f}"),
         ("test accuracy", f"{evaluation.accuracy:.4f} ({evaluation.examples:,} examples)"),
     ]
-

@@ -5,7 +5,6 @@ Shapes: K steps a device call, B examples a batch, H height, W width, C channels
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,38 +32,6 @@ class Plan:
     def steps(self) -> int:
         """Number of batches."""
         return len(self.indices)
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One batch.
-
-    Attributes:
-      images: uint8 (B, H, W, C).
-      labels: int32 (B,).
-      weights: float32 (B,), 1 for an example, 0 for padding.
-    """
-
-    images: Images
-    labels: Labels
-    weights: Weights
-
-
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """The batches of one device call.
-
-    Attributes:
-      images: uint8 (K, B, H, W, C).
-      labels: int32 (K, B).
-      weights: float32 (K, B), 1 for an example, 0 for padding.
-      steps: how many of the K batches are real; the others repeat example 0 at weight 0.
-    """
-
-    images: Images
-    labels: Labels
-    weights: Weights
-    steps: int
 
 
 def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
@@ -176,70 +143,3 @@ def gather(split: Split, indices: Indices) -> tuple[Images, Labels]:
         return split.images[indices], split.labels[indices]
     rows, places = np.unique(indices, return_inverse=True)
     return split.images[rows][places.reshape(indices.shape)], split.labels[indices]
-
-
-def batches(split: Split, plan: Plan) -> Iterator[Batch]:
-    """Gathers a plan's batches one by one.
-
-    Args:
-      split: the examples.
-      plan: made for the split's size.
-
-    Yields:
-      The batches.
-    """
-    for indices, weights in zip(plan.indices, plan.weights, strict=True):
-        yield Batch(*gather(split, indices), weights)
-
-
-def stacks(split: Split, plan: Plan, k: int) -> Iterator[Stack]:
-    """Gathers a plan's batches K at a time, each K in one go.
-
-    Args:
-      split: the examples.
-      plan: made for the split's size.
-      k: batches a stack.
-
-    Yields:
-      Stacks that all have K batches; the last one says how many of them are real.
-    """
-    for start in range(0, plan.steps, k):
-        steps = min(k, plan.steps - start)
-        fill = ((0, k - steps), (0, 0))
-        indices = np.pad(plan.indices[start : start + steps], fill)
-        weights = np.pad(plan.weights[start : start + steps], fill)
-        yield Stack(*gather(split, indices), weights, steps)
-
-
-def train_batches(
-    split: Split,
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    start_step: int = 0,
-    shuffle: bool = True,
-    remainder: str = "drop",
-    steps: int | None = None,
-) -> Iterator[Batch]:
-    """The batches of `train_plan`; see there for the arguments.
-
-    Raises:
-      ValueError: `remainder` is neither `drop` nor `pad`.
-    """
-    plan = train_plan(
-        split.size,
-        batch_size=batch_size,
-        seed=seed,
-        epoch=epoch,
-        start_step=start_step,
-        shuffle=shuffle,
-        remainder=remainder,
-        steps=steps,
-    )
-    return batches(split, plan)
-
-
-def eval_batches(split: Split, batch_size: int, limit: int | None = None) -> Iterator[Batch]:
-    """The batches of `eval_plan`; see there for the arguments."""
-    return batches(split, eval_plan(split.size, batch_size, limit))

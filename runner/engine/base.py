@@ -68,8 +68,6 @@ class StepMetrics:
 class Pending(Protocol):
     """Metrics of a device call that may still be on the devices."""
 
-    steps: int
-
     def read(self) -> StepMetrics:
         """Waits for the call and returns its metrics."""
         ...

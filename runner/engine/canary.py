@@ -55,7 +55,7 @@ def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any])
     slots = [zeros(variable) for variable in variables]
     batch = dtensor.Layout([axis or dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def canary_step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
             hidden = tf.tanh(tf.matmul(x, variables[0]) + variables[1])

@@ -78,4 +78,3 @@ def zeros(like: Any) -> Any:
 
     value = dtensor.call_with_layout(tf.zeros, like.layout, shape=like.shape, dtype=like.dtype)
     return dtensor.DVariable(value, trainable=False)
-

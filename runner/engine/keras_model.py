@@ -92,10 +92,14 @@ class ModelFactory:
         tf_keras.utils.set_random_seed(self._seed)
         extra = {target.LAYOUTS: layouts} if self._takes_layouts else {}
         try:
-            model = self._builder(tf_keras, self._data.input_shape, self._data.num_classes, **self._config.options, **extra)
+            model = self._builder(
+                tf_keras, self._data.input_shape, self._data.num_classes, **self._config.options, **extra
+            )
         except Exception as error:  # whatever a builder raises is the config's fault, and goes into one line
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"model._target_={self._config.target} is refused: the builder raised {reason}") from error
+            raise ConfigError(
+                f"model._target_={self._config.target} is refused: the builder raised {reason}"
+            ) from error
         if not isinstance(model, tf_keras.Model):
             raise ConfigError(
                 f"model._target_={self._config.target} is refused: a builder returns a keras.Model made with the "

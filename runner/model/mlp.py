@@ -73,9 +73,10 @@ def subclassed(
     Returns:
       A model whose weights are made at its first call, as is usual in this style; the engine makes that call.
     """
+    del input_shape  # the first call tells the layers
     dense = _dense(keras, hidden, activation, num_classes)
 
-    class Mlp(keras.Model):  # type: ignore[misc, name-defined]
+    class Mlp(keras.Model):  # type: ignore[misc]
         """Dense layers as attributes d1, d2, ..."""
 
         def __init__(self) -> None:
@@ -128,4 +129,3 @@ def explicit(
     )
     flatten = keras.layers.Flatten(name="flatten")
     return keras.Sequential([keras.Input(input_shape), flatten, *layers], name="mlp")
-

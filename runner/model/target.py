@@ -114,7 +114,9 @@ def _check_signature(config: ModelConfig, node: ast.FunctionDef) -> None:
     required += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
     for name in required:
         if name not in GIVEN and name != LAYOUTS and name not in config.options:
-            raise ConfigError(f"model.{name} is refused: it has no value and {config.target} needs it; add +model.{name}=...")
+            raise ConfigError(
+                f"model.{name} is refused: it has no value and {config.target} needs it; add +model.{name}=..."
+            )
     for argument in (*arguments.args, *arguments.kwonlyargs):
         if argument.arg in config.options and argument.annotation is not None:
             _check_type(argument.arg, config.options[argument.arg], ast.unparse(argument.annotation))
@@ -133,7 +135,9 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
     if "int" in {_element(kind) for kind in kinds}:
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and number < 1:
-                raise refuse(f"model.{name}", value, allowed="whole numbers of at least 1", mend=f"set model.{name}=1 or more")
+                raise refuse(
+                    f"model.{name}", value, allowed="whole numbers of at least 1", mend=f"set model.{name}=1 or more"
+                )
 
 
 def _element(kind: str) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from runner.paths import project_root
 from runner.schema import TrackingConfig
-from runner.tracking.base import NullTracker, Tracker
+from runner.tracking.base import NullTracker, Status, Tracker
 from runner.tracking.library import preload
 from runner.tracking.location import default_uri
 
-__all__ = ["NullTracker", "Tracker", "default_uri", "open_tracker", "preload"]
+__all__ = ["NullTracker", "Status", "Tracker", "default_uri", "open_tracker", "preload"]
 
 
 def open_tracker(

@@ -6,17 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.dataset.arrays import Split
-from runner.dataset.pipeline import (
-    Batch,
-    epoch_order,
-    eval_batches,
-    eval_plan,
-    gather,
-    stacks,
-    steps_in_epoch,
-    train_batches,
-    train_plan,
-)
+from runner.dataset.pipeline import Plan, epoch_order, eval_plan, gather, steps_in_epoch, train_plan
 
 sizes = st.integers(1, 200)
 batch_sizes = st.integers(1, 64)
@@ -27,8 +17,8 @@ def numbered(size: int) -> Split:
     return Split(np.broadcast_to(rows[:, None, None, None], (size, 2, 3, 1)).copy(), rows.astype(np.int32))
 
 
-def same(first: Batch, second: Batch) -> bool:
-    return all(np.array_equal(getattr(first, key), getattr(second, key)) for key in ("images", "labels", "weights"))
+def same(first: Plan, second: Plan) -> bool:
+    return all(np.array_equal(getattr(first, key), getattr(second, key)) for key in ("indices", "weights"))
 
 
 @given(size=sizes, seed=st.integers(0, 2**32), epoch=st.integers(0, 1000))
@@ -53,11 +43,10 @@ def test_an_epoch_resumed_at_a_step_gives_the_batches_that_were_left(
     total = steps_in_epoch(size, batch_size, remainder)
     start = data.draw(st.integers(0, total))
     options = {"batch_size": batch_size, "seed": 3, "epoch": 2, "remainder": remainder}
-    whole = list(train_batches(numbered(size), **options))
-    rest = list(train_batches(numbered(size), start_step=start, **options))
-    assert len(whole) == total
-    assert len(rest) == total - start
-    assert all(same(*pair) for pair in zip(whole[start:], rest, strict=True))
+    whole = train_plan(size, **options)
+    rest = train_plan(size, start_step=start, **options)
+    assert whole.steps == total
+    assert same(Plan(whole.indices[start:], whole.weights[start:]), rest)
 
 
 @given(size=sizes, batch_size=batch_sizes)
@@ -75,16 +64,16 @@ def test_dropping_trains_on_whole_batches_and_padding_on_every_example_once(size
 
 @given(size=sizes, batch_size=batch_sizes)
 def test_an_evaluation_counts_every_example_once(size: int, batch_size: int) -> None:
-    seen = list(eval_batches(numbered(size), batch_size))
-    assert all(batch.images.shape == (batch_size, 2, 3, 1) for batch in seen)
-    assert all(batch.weights.dtype == np.float32 for batch in seen)
-    kept = np.concatenate([batch.labels[batch.weights == 1] for batch in seen])
-    assert kept.tolist() == list(range(size))
+    plan = eval_plan(size, batch_size)
+    assert plan.indices.shape[1] == batch_size
+    assert plan.indices[plan.weights == 1].tolist() == list(range(size))
 
 
 def test_images_and_labels_stay_together() -> None:
-    for batch in train_batches(numbered(50), batch_size=8, seed=1, epoch=0):
-        assert np.array_equal(batch.images[:, 1, 2, 0], batch.labels)
+    plan = train_plan(50, batch_size=8, seed=1, epoch=0)
+    images, labels = gather(numbered(50), plan.indices)
+    assert images.shape == (6, 8, 2, 3, 1)
+    assert np.array_equal(images[..., 1, 2, 0], labels)
 
 
 def test_steps_and_limit_shorten_but_never_lengthen() -> None:
@@ -100,18 +89,6 @@ def test_steps_and_limit_shorten_but_never_lengthen() -> None:
 def test_an_unknown_remainder_is_refused() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
         steps_in_epoch(10, 3, "keep")
-
-
-@given(size=sizes, batch_size=batch_sizes, k=st.integers(1, 7))
-def test_stacks_hold_the_batches_in_order_and_say_how_many_are_real(size: int, batch_size: int, k: int) -> None:
-    split, plan = numbered(size), eval_plan(size, batch_size)
-    made = list(stacks(split, plan, k))
-    assert sum(stack.steps for stack in made) == plan.steps
-    assert all(stack.images.shape == (k, batch_size, 2, 3, 1) for stack in made)
-    assert sum(float(stack.weights.sum()) for stack in made) == size
-    flat = [Batch(s.images[i], s.labels[i], s.weights[i]) for s in made for i in range(s.steps)]
-    assert all(same(*pair) for pair in zip(flat, eval_batches(split, batch_size), strict=True))
-    assert all(not stack.weights[stack.steps :].any() for stack in made)
 
 
 def test_reading_from_disk_gives_what_ram_gives(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -22,7 +22,9 @@ _PIECEWISE = ScheduleConfig(name="piecewise", boundaries=[15, 30], factors=[1.0,
 
 OPTIMIZERS = {
     "adam": OptimizerConfig("adam", 0.001, **_ADAM),
-    "adam_global_norm_cosine": OptimizerConfig("adam", 0.001, **_ADAM, clip=ClipConfig(global_norm=0.5), schedule=_COSINE),
+    "adam_global_norm_cosine": OptimizerConfig(
+        "adam", 0.001, **_ADAM, clip=ClipConfig(global_norm=0.5), schedule=_COSINE
+    ),
     "adamw_norm_exponential": OptimizerConfig(
         "adamw", 0.003, **_ADAM, weight_decay=0.004, clip=ClipConfig(norm=0.3), schedule=_EXPONENTIAL
     ),
