@@ -163,7 +163,7 @@ def test_padding_trains_on_every_example_and_any_call_size_gives_the_same(tmp_pa
 
 def test_a_sweep_runs_meshes_of_different_sizes(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "mesh=single,batch2", "trainer.epochs=1", "tracking=none")
-    arguments = [*arguments, "-m", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    arguments = [*arguments[:3], "-m", *arguments[3:], f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     held = [json.loads(path.read_text()) for path in sorted((tmp_path / "sweep").glob("*/summary.json"))]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner import layout
+from runner.errors import ConfigError
+from runner.schema import LayoutConfig, RuleConfig
+
+AXES = {"batch": 2, "model": 4}
+INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
+VARIABLES = {"d1/kernel": (784, 128), "d1/bias": (128,), "d10/kernel": (128, 12)}
+
+
+def make(*rules: tuple[str, list[str | None]]) -> LayoutConfig:
+    return LayoutConfig(rules=[RuleConfig(match, spec) for match, spec in rules], inputs=dict(INPUTS))
+
+
+def test_a_pattern_must_match_the_whole_path_and_not_its_beginning() -> None:
+    placed = layout.resolve(make(("d1/kernel", [None, "model"])), {"d1/kernel": (4, 8), "d1/kernel_2": (4, 8)}, AXES)
+    assert placed["d1/kernel"].spec == (None, "model")
+    assert placed["d1/kernel_2"].spec == (None, None)
+    with pytest.raises(ConfigError, match="it catches no variable"):
+        layout.resolve(make(("d1", [None, "model"])), VARIABLES, AXES)
+
+
+def test_the_first_rule_that_matches_wins() -> None:
+    config = make(("d1/kernel", ["model", None]), (r".*/kernel", [None, "model"]))
+    placed = layout.resolve(config, VARIABLES, AXES)
+    assert (placed["d1/kernel"].spec, placed["d1/kernel"].rule) == (("model", None), 0)
+    assert (placed["d10/kernel"].spec, placed["d10/kernel"].rule) == ((None, "model"), 1)
+
+
+def test_a_variable_that_no_rule_matches_is_replicated() -> None:
+    placed = layout.resolve(make(), VARIABLES | {"scale": ()}, AXES)
+    assert {path: (each.spec, each.rule) for path, each in placed.items()} == {
+        "d1/kernel": ((None, None), None),
+        "d1/bias": ((None,), None),
+        "d10/kernel": ((None, None), None),
+        "scale": ((), None),
+    }
+    assert list(placed) == [*VARIABLES, "scale"]
+
+
+def test_the_shard_shape_divides_the_split_dims_only() -> None:
+    both = layout.Placement("d1/kernel", (784, 128), ("batch", "model"), 0)
+    assert both.shard_shape(AXES) == (392, 32)
+    assert layout.Placement("d1/kernel", (784, 128), (None, None), None).shard_shape(AXES) == (784, 128)
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts"),
+    [
+        ([("d1/bias", [None, "model"])], ("rules[0].spec has 2 entries", "d1/bias has shape [128]", "rank 1")),
+        ([("d10/kernel", [None, None]), ("d1/kernel", ["model"])], ("rules[1].spec has 1 entries", "rank 2")),
+        ([("none/.*", [None])], ("rules[0].match=none/.*", "catches no variable", "d1/kernel, d1/bias")),
+        ([(".*", []), ("d1/kernel", [])], ("rules[0].spec has 0 entries",)),
+        (
+            [(".*/kernel", [None, "model"]), ("d1/kernel", ["model", None])],
+            ("rules[1].match=d1/kernel", "earlier rules catch all"),
+        ),
+    ],
+)
+def test_rules_that_do_not_fit_the_variables_are_refused(
+    rules: list[tuple[str, list[str | None]]], parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layout.resolve(make(*rules), VARIABLES, AXES)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_dim_that_the_axis_does_not_divide_is_refused_with_both_sizes() -> None:
+    with pytest.raises(ConfigError, match=r"axis 'model' of size 4 does not divide a dim of 10 of d2/kernel"):
+        layout.resolve(make((".*", [None, "model"])), {"d2/kernel": (8, 10)}, AXES)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        (make(("d1", ["tensor"])), ("layout.rules[0].spec=[tensor]", "no axis 'tensor'", "batch, model")),
+        (make(("d1", [None]), ("d2", ["model", "model"])), ("layout.rules[1].spec=[model,model]", "one dim only")),
+        (make(("d1/(", [None])), ("layout.rules[0].match=d1/(", "regular expression")),
+        (make(("", [None])), ("layout.rules[0].match=''", "d1/kernel")),
+        (LayoutConfig(inputs={"image": ["batch", None, None, None]}), ("layout.inputs.label=null", "1 entries")),
+        (LayoutConfig(inputs=INPUTS | {"image": ["batch"]}), ("layout.inputs.image", "4 entries")),
+        (LayoutConfig(inputs=INPUTS | {"label": ["rows"]}), ("layout.inputs.label=[rows]", "no axis 'rows'")),
+        (LayoutConfig(inputs=INPUTS | {"label": ["model"]}), ("layout.inputs.label", "make the two equal")),
+        (LayoutConfig(inputs=INPUTS | {"mask": [None]}), ("layout.inputs.mask", "image and label")),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_mesh_is_refused(config: LayoutConfig, parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layout.check(config, AXES)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_layout_that_fits_the_mesh_passes() -> None:
+    layout.check(make(("d1/kernel", ["batch", "model"])), AXES)
+    layout.check(LayoutConfig(inputs={"image": [None] * 4, "label": [None]}), AXES)
+
+
+entries = st.sampled_from([None, "batch", "model"])
+
+
+@given(
+    variables=st.dictionaries(
+        st.from_regex(r"d[0-3]/(kernel|bias)", fullmatch=True),
+        st.lists(st.integers(1, 16), max_size=3).map(tuple),
+        max_size=5,
+    ),
+    rules=st.lists(
+        st.tuples(
+            st.sampled_from([".*", "d1/.*", ".*/kernel", "d[0-2]/bias", "d2/kernel", "d"]), st.lists(entries, max_size=3)
+        ),
+        max_size=3,
+    ),
+    batch=st.integers(1, 4),
+    model=st.integers(1, 5),
+)
+def test_resolve_refuses_or_splits_every_dim_evenly(
+    variables: dict[str, tuple[int, ...]], rules: list[tuple[str, list[str | None]]], batch: int, model: int
+) -> None:
+    axes = {"batch": batch, "model": model}
+    config = make(*rules)
+    try:
+        layout.check(config, axes)
+        placed = layout.resolve(config, variables, axes)
+    except ConfigError:
+        return
+    assert list(placed) == list(variables)
+    for path, placement in placed.items():
+        shard = placement.shard_shape(axes)
+        assert placement.shape == variables[path]
+        assert len(placement.spec) == len(placement.shape)
+        used = [axis for axis in placement.spec if axis is not None]
+        assert len(used) == len(set(used))
+        assert math.prod(shard) * math.prod(axes[axis] for axis in used) == math.prod(placement.shape)
+        for dim, axis in zip(placement.shape, placement.spec, strict=True):
+            assert axis is None or dim % axes[axis] == 0
+    assert {each.rule for each in placed.values()} - {None} == set(range(len(rules)))

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner import mesh
+from runner.errors import ConfigError
+from runner.schema import MeshConfig
+
+
+def test_given_sizes_stay_as_they_are_and_in_order() -> None:
+    resolved = mesh.resolve_axes(MeshConfig(axes={"model": 2, "batch": 4}))
+    assert list(resolved.items()) == [("model", 2), ("batch", 4)]
+
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "resolved"),
+    [
+        ({"batch": -1}, 8, {"batch": 8}),
+        ({"batch": -1, "model": 4}, 8, {"batch": 2, "model": 4}),
+        ({"batch": 8, "model": -1}, 8, {"batch": 8, "model": 1}),
+        ({"batch": -1}, 1, {"batch": 1}),
+    ],
+)
+def test_minus_one_takes_the_rest_of_the_devices(axes: dict[str, int], devices: int, resolved: dict[str, int]) -> None:
+    assert mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=devices)) == resolved
+
+
+def test_a_mesh_may_be_smaller_than_the_devices() -> None:
+    assert mesh.resolve_axes(MeshConfig(axes={"batch": 3}, cpu_devices=8)) == {"batch": 3}
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        (MeshConfig(), ("mesh.axes={}", "at least one axis", "mesh=single")),
+        (MeshConfig(axes={"batch": 0}), ("mesh.axes.batch=0", "at least 1")),
+        (MeshConfig(axes={"batch": -2}), ("mesh.axes.batch=-2", "at least 1")),
+        (MeshConfig(axes={"my axis": 2}), ("mesh.axes.my axis=2", "letters, digits and _")),
+        (MeshConfig(axes={"2d": 2}), ("mesh.axes.2d=2", "rename it")),
+        (MeshConfig(axes={"a": -1, "b": -1}), ("mesh.axes.b=-1", "one axis may be -1, and a is")),
+        (MeshConfig(axes={"a": -1, "b": 3}), ("mesh.axes.a=-1", "(3) must divide the 8", "mesh.axes.a=2")),
+        (MeshConfig(axes={"a": 4, "b": 4}), ("{a:4,b:4}", "16 devices", "8 of kind cpu", "mesh.cpu_devices=16")),
+        (MeshConfig(axes={"a": -1, "b": 9}), ("{a:-1,b:9}", "9 devices", "mesh.cpu_devices=9")),
+        (MeshConfig(axes={"a": 1}, device="abacus"), ("mesh.device=abacus", "cpu, gpu, tpu, auto")),
+        (MeshConfig(axes={"a": 1}, cpu_devices=0), ("mesh.cpu_devices=0", "1 to 256")),
+        (MeshConfig(axes={"a": 1}, cpu_devices=257), ("mesh.cpu_devices=257", "1 to 256")),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(config: MeshConfig, parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        mesh.resolve_axes(config)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_more_devices_than_the_cpu_can_be_split_into_offer_only_a_smaller_mesh() -> None:
+    with pytest.raises(ConfigError, match="choose a smaller mesh$"):
+        mesh.resolve_axes(MeshConfig(axes={"batch": 300}))
+
+
+def test_gpus_are_counted_by_the_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 3")
+    assert mesh.resolve_axes(MeshConfig(axes={"batch": -1}, device="gpu")) == {"batch": 2}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(ConfigError, match="0 of kind gpu"):
+        mesh.resolve_axes(MeshConfig(axes={"batch": 1}, device="gpu"))
+
+
+@given(
+    axes=st.dictionaries(
+        st.sampled_from(["batch", "model", "expert"]), st.one_of(st.just(-1), st.integers(-2, 12)), max_size=3
+    ),
+    devices=st.integers(1, 64),
+)
+def test_resolved_axes_fit_the_devices_and_keep_the_given_sizes(axes: dict[str, int], devices: int) -> None:
+    try:
+        resolved = mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=devices))
+    except ConfigError:
+        return
+    assert list(resolved) == list(axes)
+    assert all(size >= 1 for size in resolved.values())
+    assert all(resolved[name] == size for name, size in axes.items() if size != -1)
+    assert math.prod(resolved.values()) <= devices
+    if -1 in axes.values():
+        assert math.prod(resolved.values()) == devices
+
+
+@given(st.dictionaries(st.sampled_from(["batch", "model"]), st.integers(1, 8), min_size=1))
+def test_axes_whose_product_fits_are_never_refused(axes: dict[str, int]) -> None:
+    assert mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=64)) == axes
+
+
+def test_size_is_the_product_and_describe_names_the_axes_in_order() -> None:
+    assert mesh.size({"batch": 4, "model": 2}) == 8
+    assert mesh.describe({"batch": 4, "model": 2}) == "batch=4 model=2"
+    assert mesh.describe({"model": 2, "batch": 4}) == "model=2 batch=4"

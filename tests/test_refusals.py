@@ -1,0 +1,292 @@
+"""Every bad input ends with exit code 2 and one line that names the key, the value and the mend."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from runner.cli import run_command
+from runner.schema import RunConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
+
+USER_MODULE = """
+import no_such_package_that_only_an_import_would_find
+
+VALUE = 3
+
+
+def build(keras, input_shape, num_classes, width: int = 8):
+    ...
+
+
+def needs_width(keras, input_shape, num_classes, width):
+    ...
+
+
+def takes_keras_only(keras):
+    ...
+"""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One bad command line: its overrides, and what the one line of stderr must hold."""
+
+    args: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+def refusal(args: str, *shown: str) -> Refusal:
+    return Refusal(tuple(args.split()), shown)
+
+
+REFUSALS = [
+    # Groups, options and keys that are not there.
+    refusal("mesh=batch9", "mesh=batch9", "options are batch2", "did you mean mesh=batch8?"),
+    refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
+    refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
+    refusal("nosuch=1", "nosuch=1", "groups are dataset, engine"),
+    refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
+    refusal("+trainer.epoch=2", "trainer.epoch", "no such key", "did you mean epochs?"),
+    refusal("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
+    refusal("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden?"),
+    refusal("hydra.nosuch=1", "hydra.nosuch=1", "no such key"),
+    # The grammar of overrides.
+    refusal("trainer.epochs", "'trainer.epochs'", "write key=value"),
+    refusal("trainer.epochs=[1", "'trainer.epochs=[1'", "lists as [a,b]"),
+    # Groups that are taken away or that hold something else.
+    refusal("mesh=null", "mesh=null", "leave mesh out"),
+    refusal("~mesh", "mesh=null", "leave mesh out to get the default"),
+    refusal("+optimizer=sgd", "optimizer=sgd", "write optimizer=sgd"),
+    refusal("mesh.axes=8", "mesh.axes=8", "dict[str, int]"),
+    refusal("layout.rules=d1", "layout.rules=d1", "list[RuleConfig]"),
+    refusal("layout.rules=[{mach:d1,spec:[null]}]", "layout.rules[0].mach", "no such key"),
+    refusal("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
+    refusal("tracking.tags=[a]", "tracking.tags=[a]", "dict[str, str]"),
+    # Types.
+    refusal("trainer.epochs=many", "trainer.epochs=many", "type int", "set trainer.epochs"),
+    refusal("trainer.epochs=1.5", "trainer.epochs=1.5", "type int"),
+    refusal("trainer.epochs=null", "trainer.epochs=null", "type int"),
+    refusal("dataset.shuffle=maybe", "dataset.shuffle=maybe", "type bool"),
+    refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
+    refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
+    # Sizes.
+    refusal("trainer.epochs=0", "trainer.epochs=0", "at least 1"),
+    refusal("trainer.steps_per_call=0", "trainer.steps_per_call=0", "at least 1"),
+    refusal("dataset.batch_size=0", "dataset.batch_size=0", "at least 1"),
+    refusal("dataset.batch_size=-4", "dataset.batch_size=-4", "set dataset.batch_size=1 or more"),
+    refusal("dataset.prefetch=0", "dataset.prefetch=0", "at least 1"),
+    refusal("engine.intra_op_threads=0", "engine.intra_op_threads=0", "at least 1"),
+    refusal("mesh=batch8 dataset.batch_size=100", "dataset.batch_size=100", "multiple of 8", "dataset.batch_size=104"),
+    refusal(
+        "mesh=batch8 dataset.eval_batch_size=1001",
+        "dataset.eval_batch_size=1001",
+        "multiple of 8",
+        "dataset.eval_batch_size=1008",
+    ),
+    refusal("dataset.image_size=[28]", "dataset.image_size=[28]", "[height, width]"),
+    refusal("trainer.seed=-1", "trainer.seed=-1", "0 to 2147483647"),
+    # Meshes.
+    refusal("mesh.axes.batch=0", "mesh.axes.batch=0", "at least 1"),
+    refusal("mesh.axes.batch=16", "{batch:16}", "16 devices are asked for, 8", "mesh.cpu_devices=16"),
+    refusal("mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "one axis may be -1"),
+    refusal("mesh=batch4_model2 mesh.axes.batch=3 mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
+    refusal("mesh.device=quantum", "mesh.device=quantum", "set mesh.device=cpu"),
+    refusal("mesh.cpu_devices=0", "mesh.cpu_devices=0", "1 to 256"),
+    refusal("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),
+    # Layouts.
+    refusal(
+        "layout.rules=[{match:d1/kernel,spec:[null,tensor]}]",
+        "layout.rules[0].spec=[null,tensor]",
+        "no axis 'tensor'",
+        "mesh.axes.tensor=2",
+    ),
+    refusal("layout.inputs.label=[rows]", "layout.inputs.label=[rows]", "no axis 'rows'"),
+    refusal(
+        "mesh=batch2_model4 layout.rules=[{match:d1/kernel,spec:[model,model]}]",
+        "layout.rules[0].spec=[model,model]",
+        "replace one model by null",
+    ),
+    refusal("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
+    refusal("layout.inputs.image=[batch]", "layout.inputs.image=", "4 entries"),
+    refusal("mesh=batch2_model4 layout.inputs.label=[model]", "layout.inputs.label=", "make the two equal"),
+    refusal("+layout.inputs.mask=[batch]", "layout.inputs.mask=", "image and label"),
+    # Optimizers.
+    refusal("optimizer.name=adan", "optimizer.name=adan", "did you mean adam?"),
+    refusal("optimizer.learning_rate=0", "optimizer.learning_rate=0", "above 0"),
+    refusal("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "above 0"),
+    refusal("optimizer.beta_1=1.0", "optimizer.beta_1=1.0", "below 1"),
+    refusal("+optimizer.momentum=0.5", "optimizer.momentum=0.5", "adam has beta_1", "leave momentum out"),
+    refusal(
+        "optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true",
+        "optimizer.nesterov=True",
+        "optimizer.momentum=0.9",
+    ),
+    refusal(
+        "optimizer.clip.norm=1 optimizer.clip.value=2",
+        "optimizer.clip.value=2.0",
+        "clip.norm is set",
+        "optimizer.clip.norm=null",
+    ),
+    refusal("optimizer.schedule.name=linear", "optimizer.schedule.name=linear", "constant, cosine"),
+    refusal(
+        "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] optimizer.schedule.factors=[1.0]",
+        "optimizer.schedule.factors=[1.0]",
+        "one more than the 1 boundaries",
+    ),
+    refusal("optimizer.schedule.warmup_steps=5", "optimizer.schedule.warmup_steps=5", "optimizer.schedule.name=cosine"),
+    refusal("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
+    # Builders.
+    refusal("model=custom", "model._target_", "set it, as model._target_="),
+    refusal("model._target_=3", "model._target_=3", "an import path"),
+    refusal("model=custom model._target_=build", "model._target_=build", "an import path with a dot"),
+    refusal("model=custom model._target_=no_such_module.build", "no_such_module.build", "no module no_such_module"),
+    refusal("model=custom model._target_=user_module.biuld", "user_module.biuld", "did you mean build?"),
+    refusal("model=custom model._target_=user_module.VALUE", "user_module.VALUE", "not callable"),
+    refusal("model=custom model._target_=user_broken.build", "user_broken.build", "must parse", "line 1"),
+    refusal(
+        "model=custom model._target_=user_module.build +model.widht=3",
+        "model.widht",
+        "takes width",
+        "did you mean width?",
+    ),
+    refusal("model=custom model._target_=user_module.needs_width", "model.width", "add +model.width="),
+    refusal("model=custom model._target_=user_module.takes_keras_only", "takes_keras_only", "keras, input_shape"),
+    refusal("model.hidden=[0]", "model.hidden=[0]", "at least 1"),
+    # Datasets, trainer, tracking.
+    refusal("dataset.train='train['", "dataset.train=train[", "train[:5000]"),
+    refusal("dataset.eval='test[:5%:]'", "dataset.eval=test[:5%:]", "train[:5000]"),
+    refusal("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
+    refusal("dataset.remainder=keep", "dataset.remainder=keep", "one of drop, pad"),
+    refusal("tracking=none tracking.uri=sqlite:///x.db", "tracking.uri=sqlite:///x.db", "leave out one of"),
+    refusal("tracking.name=foo", "tracking.name=foo", "one of mlflow, none"),
+    refusal("trainer.progress=foo", "trainer.progress=foo", "one of auto, bar, lines, none"),
+    refusal("engine.name=other", "engine.name=other", "keras_dtensor"),
+]
+
+# Those that reach every stage: Hydra's grammar, a group, a key, a type, the checks, the builder's source.
+THROUGH_THE_PROCESS = [
+    "trainer.epochs=[1",
+    "mesh=batch9",
+    "trainer.epoch=2",
+    "trainer.epochs=many",
+    "mesh=batch8 dataset.batch_size=100",
+    "model=custom model._target_=user_module.biuld",
+]
+
+
+def _assert_refused(case: Refusal, out: str, err: str) -> None:
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.startswith("error: ")
+    assert err.endswith("\n")
+    assert len(err.splitlines()) == 1
+    for part in case.shown:
+        assert part in err
+
+
+def _name(case: Refusal) -> str:
+    return " ".join(case.args)
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path) -> Path:
+    (tmp_path / "user_module.py").write_text(USER_MODULE)
+    (tmp_path / "user_broken.py").write_text("def build(:\n")
+    return tmp_path
+
+
+@pytest.fixture
+def _own_process_state(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Gives back what a command changes in its process: directory, environment, path, log handlers, Hydra."""
+    monkeypatch.chdir(user_folder)
+    monkeypatch.syspath_prepend(str(user_folder))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    importlib.invalidate_caches()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    GlobalHydra.instance().clear()
+    yield
+    GlobalHydra.instance().clear()
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.mark.usefixtures("_own_process_state")
+@pytest.mark.parametrize("case", REFUSALS, ids=_name)
+def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
+    case: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[RunConfig] = []
+
+    def command(config: RunConfig, composed: DictConfig) -> None:
+        del composed
+        called.append(config)
+
+    monkeypatch.setattr(sys, "argv", ["runner", *case.args, f"hydra.run.dir={tmp_path / 'run'}"])
+    code = run_command(command)
+
+    captured = capsys.readouterr()
+    assert not called, "the command ran"
+    assert code == 2
+    _assert_refused(case, captured.out, captured.err)
+    assert not (tmp_path / "run").exists()
+
+
+def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the real command where importing anything heavy ends the process with exit code 1."""
+    blocked = folder / "blocked"
+    blocked.mkdir()
+    for name in HEAVY:
+        (blocked / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    kept = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
+    return subprocess.run(
+        [sys.executable, "-m", "runner", *args],
+        cwd=folder,
+        env=kept | {"PYTHONPATH": f"{blocked}{os.pathsep}{ROOT}"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("args", THROUGH_THE_PROCESS)
+def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: str, user_folder: Path) -> None:
+    case = next(case for case in REFUSALS if _name(case) == args)
+    done = _run(user_folder, *case.args, f"hydra.run.dir={user_folder / 'run'}")
+    assert done.returncode == 2
+    _assert_refused(case, done.stdout, done.stderr)
+    assert not (user_folder / "run").exists()
+
+
+def test_help_lists_groups_without_importing_anything_heavy(tmp_path: Path) -> None:
+    done = _run(tmp_path, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mesh: batch2, batch2_model4" in done.stdout
+    assert "--multirun" in done.stdout
+
+
+def test_cfg_job_prints_the_composed_config_without_importing_anything_heavy(tmp_path: Path) -> None:
+    done = _run(tmp_path, "mesh=batch8", "trainer.epochs=7", "--cfg", "job")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "epochs: 7" in done.stdout
+    assert "batch: 8" in done.stdout
+
+
+def test_full_error_shows_the_traceback_before_the_line(tmp_path: Path) -> None:
+    done = _run(tmp_path, "trainer.epochs=0", f"hydra.run.dir={tmp_path / 'run'}", HYDRA_FULL_ERROR="1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.splitlines()[-1].startswith("error: trainer.epochs=0 is refused")
