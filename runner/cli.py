@@ -108,14 +108,47 @@ def one_line(error: Exception) -> str:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = [name for name in error.options if name]
         return f"{group}={option} is refused: options are {', '.join(options)}; {_suggest(group, option, options)}"
+    text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
-        text = " ".join(error.message.split())
-        return f"{error.override!r} is refused: not an override ({text}); write key=value, lists as [a,b]"
-    text = str(error)
+        return _not_an_override(error.override)
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
         return _unknown_key(unknown.group(1).partition("@")[0])
-    return " ".join(text.split())
+    twice = re.search(r"Multiple values for (\S+?)\. ", text)
+    if twice:
+        return (
+            f"+{twice.group(1)} is refused: the group has an option already; write {twice.group(1)}=... without the +"
+        )
+    if "Config group override must be" in text or "Error merging override" in text:
+        return _wrong_kind(text)
+    return text
+
+
+def _not_an_override(override: str) -> str:
+    """Words what Hydra's grammar can't read; a value with brackets inside, as a split has, needs quotes of its own."""
+    key, equals, value = override.partition("=")
+    if equals and re.fullmatch(r"[\w.+~]+", key) and re.fullmatch(r"\w+\[[^']*\][^']*", value):
+        mend = f"quote the value for Hydra and the shell: \"{key}='{value}'\""
+    else:
+        mend = "write key=value, lists as [a,b]"
+    return f"{override!r} is refused: not an override that can be read; {mend}"
+
+
+def _wrong_kind(text: str) -> str:
+    """Words a value of a kind that the key can't hold: a number or null for a group, a list for a mapping."""
+    merging = re.search(r"Error merging override (\S+)", text)
+    arguments = [argument for argument in sys.argv[1:] if re.fullmatch(r"\w+=\S*", argument)]
+    groups = [argument for argument in arguments if (paths.conf_dir() / argument.split("=")[0]).is_dir()]
+    options = {group: _options(group.split("=")[0]) for group in groups}
+    given = merging.group(1) if merging else next((g for g in groups if g.split("=")[1] not in options[g]), "")
+    key = given.split("=")[0]
+    if merging:
+        return f"{given} is refused: {key} holds keys, not a value of this kind; write {key}.name=value"
+    return f"{given} is refused: options are {', '.join(options.get(given, []))}; name one of them, or leave {key} out"
+
+
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in (paths.conf_dir() / group).glob("*.yaml"))
 
 
 def _suggest(group: str, option: str, options: list[str]) -> str:
@@ -142,10 +175,15 @@ def _unknown_key(key: str) -> str:
     close = get_close_matches(key, known, n=1, cutoff=0.6)
     parent = key.rpartition(".")[0]
     siblings = [k for k in known if k.rpartition(".")[0] == parent]
+    given = next((argument for argument in sys.argv[1:] if re.match(rf"\+*{re.escape(key)}\b", argument)), key)
+    if key.startswith("mesh.axes"):  # axes are free: a new one is added, which Hydra writes with a +
+        axis = re.search(r"axes(?:\.|=\{\s*)(\w+)\s*[=:]\s*(-?\w+)", given)
+        name, size = axis.groups() if axis else ("model", "2")
+        axes = ", ".join(k.rpartition(".")[2] for k in known if k.startswith("mesh.axes."))
+        return f"{given} is refused: the mesh has the axes {axes}; add one as +mesh.axes.{name}={size}"
     allowed = f"keys of {parent} are" if parent and siblings else "groups are"
     names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
     mend = f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
-    given = next((argument for argument in sys.argv[1:] if argument.lstrip("+").startswith(f"{key}=")), key)
     return f"{given} is refused: no such key; {allowed} {names}; {mend}"
 
 

@@ -8,7 +8,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import (
+    ConfigKeyError,
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 from runner import checks
 from runner.errors import ConfigError, refuse
@@ -54,7 +59,12 @@ def _convert_group(name: str, composed: DictConfig) -> Any:
             return _model(node)
         for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), node))
+        resolved = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), resolved))
+    except InterpolationResolutionError as error:
+        reason = " ".join(str(error.msg or error).splitlines()[0].split())
+        key = str(error.full_key or name)
+        raise ConfigError(f"{key} is refused: its interpolation gives nothing ({reason}); mend or drop it") from error
     except OmegaConfBaseException as error:
         raise _refuse_value(name, node, error) from error
 
@@ -84,11 +94,36 @@ def _refuse_value(group: str, node: DictConfig, error: OmegaConfBaseException) -
     if isinstance(error, MissingMandatoryValue):
         return ConfigError(f"{key} is refused: it has no value; set it, as {key}=...")
     if isinstance(error, ConfigKeyError):
-        return ConfigError(f"{key} is refused: no such key; see python -m runner --cfg job")
+        return _refuse_nested_key(group, node, key, error)
     value = OmegaConf.select(node, inner, throw_on_resolution_failure=False) if inner else node
+    nested = _nested_value(_GROUPS[group], node, group)
+    if nested is not None:
+        return nested
     reason = " ".join(str(error.msg or error).splitlines()[0].split()).rstrip(".")
     wanted = _annotation(group, inner)
     return refuse(key, value, allowed=f"a value of type {wanted}" if wanted else reason, mend=f"set {key} to one")
+
+
+def _nested_value(kind: Any, node: DictConfig, prefix: str) -> ConfigError | None:
+    """Words a plain value where a nested group of keys belongs, as `optimizer.schedule=cosine`."""
+    for spec in fields(kind):
+        inner: Any = spec.default_factory
+        if is_dataclass(inner) and spec.name in node and not isinstance(node[spec.name], DictConfig):
+            key, names = f"{prefix}.{spec.name}", [each.name for each in fields(inner)]
+            first = f"{key}.{names[0]}={node[spec.name]}"
+            return refuse(key, node[spec.name], allowed=f"keys under it: {', '.join(names)}", mend=f"write {first}")
+    return None
+
+
+def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfBaseException) -> ConfigError:
+    """Words a key that a nested dataclass lacks; OmegaConf names one inside a list without its place."""
+    known = [spec.name for spec in fields(error.object_type)] if is_dataclass(error.object_type) else []
+    word = str(error.key if error.key is not None else key.rpartition(".")[2])
+    if group == "layout":
+        places = [i for i, rule in enumerate(node.get("rules") or []) if isinstance(rule, DictConfig) and word in rule]
+        key = f"layout.rules[{places[0]}].{word}" if places else key
+    names = f"keys there are {', '.join(known)}; " if known else ""
+    return ConfigError(f"{key} is refused: no such key; {names}{did_you_mean(word, known)}")
 
 
 def _annotation(group: str, inner: str) -> str | None:

@@ -117,6 +117,7 @@ class History:
     def _check_finite(self, first: int, metrics: StepMetrics) -> None:
         bad = np.flatnonzero(~np.isfinite(metrics.loss))
         if self._stop_on_nan and len(bad):
+            self._stop_on_nan = False  # the first is the one to name; what is still in flight is only logged
             raise EngineError(
                 f"the loss is {metrics.loss[bad[0]]} at step {first + int(bad[0]) + 1} and trainer.on_nan=stop; lower "
                 "optimizer.learning_rate or set optimizer.clip.global_norm=1.0"

@@ -115,7 +115,8 @@ entries = st.sampled_from([None, "batch", "model"])
     ),
     rules=st.lists(
         st.tuples(
-            st.sampled_from([".*", "d1/.*", ".*/kernel", "d[0-2]/bias", "d2/kernel", "d"]), st.lists(entries, max_size=3)
+            st.sampled_from([".*", "d1/.*", ".*/kernel", "d[0-2]/bias", "d2/kernel", "d"]),
+            st.lists(entries, max_size=3),
         ),
         max_size=3,
     ),

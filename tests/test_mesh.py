@@ -58,7 +58,7 @@ def test_a_mesh_that_cannot_be_is_refused(config: MeshConfig, parts: tuple[str, 
 
 
 def test_more_devices_than_the_cpu_can_be_split_into_offer_only_a_smaller_mesh() -> None:
-    with pytest.raises(ConfigError, match="choose a smaller mesh$"):
+    with pytest.raises(ConfigError, match=r"choose a smaller mesh$"):
         mesh.resolve_axes(MeshConfig(axes={"batch": 300}))
 
 

@@ -103,6 +103,7 @@ REFUSALS = [
     refusal("mesh.axes.batch=16", "{batch:16}", "16 devices are asked for, 8", "mesh.cpu_devices=16"),
     refusal("mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "one axis may be -1"),
     refusal("mesh=batch4_model2 mesh.axes.batch=3 mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
+    refusal("mesh.axes={model:4}", "mesh.axes", "+mesh.axes.model=4"),
     refusal("mesh.device=quantum", "mesh.device=quantum", "set mesh.device=cpu"),
     refusal("mesh.cpu_devices=0", "mesh.cpu_devices=0", "1 to 256"),
     refusal("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),
@@ -146,7 +147,9 @@ REFUSALS = [
         "optimizer.schedule.factors=[1.0]",
         "one more than the 1 boundaries",
     ),
-    refusal("optimizer.schedule.warmup_steps=5", "optimizer.schedule.warmup_steps=5", "optimizer.schedule.name=cosine"),
+    refusal(
+        "optimizer.schedule.warmup_steps=5", "optimizer.schedule.warmup_steps=5", "optimizer.schedule.name=cosine"
+    ),
     refusal("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
     # Builders.
     refusal("model=custom", "model._target_", "set it, as model._target_="),

@@ -20,8 +20,8 @@ import numpy as np
 from runner.dataset import cache
 from runner.dataset.arrays import digest
 from runner.dataset.cache import Meta, Request
-from runner.dataset.lock import locked
 from runner.errors import ConfigError, DataError
+from runner.lock import locked
 
 if TYPE_CHECKING:
     from runner.dataset.builders import Pair

@@ -93,7 +93,11 @@ class ModelFactory:
         extra = {target.LAYOUTS: layouts} if self._takes_layouts else {}
         try:
             model = self._builder(
-                tf_keras, self._data.input_shape, self._data.num_classes, **self._config.options, **extra
+                keras=tf_keras,
+                input_shape=self._data.input_shape,
+                num_classes=self._data.num_classes,
+                **self._config.options,
+                **extra,
             )
         except Exception as error:  # whatever a builder raises is the config's fault, and goes into one line
             reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -39,7 +39,8 @@ def check(config: ModelConfig) -> None:
         ) from error
     node = _definition(tree, name)
     if isinstance(node, ast.FunctionDef):
-        _check_signature(config, node)
+        if not node.decorator_list:  # a decorator may change the signature
+            _check_signature(config, node)
     elif isinstance(node, ast.Constant | ast.Dict | ast.List | ast.Tuple | ast.Set):
         raise refuse(_KEY, config.target, allowed=f"{name} in {source.name} is not callable", mend=_MEND)
     elif node is None:
@@ -78,13 +79,28 @@ def _definition(tree: ast.Module, name: str) -> ast.AST | None:
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             if any(isinstance(each, ast.Name) and each.id == name for each in targets):
                 found = item.value
+            elif any(isinstance(each, ast.Tuple | ast.List) and name in _names(each) for each in targets):
+                found = tree
         elif isinstance(item, ast.Import | ast.ImportFrom):
             if any(alias.name == "*" or (alias.asname or alias.name) == name for alias in item.names):
-                found = found or item
-        elif isinstance(item, ast.If | ast.Try | ast.With) or (
-            isinstance(item, ast.FunctionDef) and item.name == "__getattr__"
-        ):
+                found = item
+        elif isinstance(item, ast.If | ast.Try | ast.With | ast.For | ast.While):
+            found = tree if name in _names(item) else found
+        elif isinstance(item, ast.FunctionDef) and item.name == "__getattr__":
             found = found or tree
+    return found
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Returns every name that code inside a node may bind, and `name` for `import ... as name`."""
+    found = set()
+    for item in ast.walk(node):
+        if isinstance(item, ast.Name):
+            found.add(item.id)
+        elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(item.name)
+        elif isinstance(item, ast.alias):
+            found.add((item.asname or item.name).partition(".")[0])
     return found
 
 
@@ -131,13 +147,10 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
     known = [kind for kind in kinds if kind == "None" or _element(kind) in _SCALARS]
     if len(known) == len(kinds) and not any(_matches(value, kind) for kind in kinds):
         raise refuse(f"model.{name}", value, allowed=f"a value of type {annotation}", mend=f"set model.{name} to one")
-    # Sizes are the commonest numbers of a builder; a count below 1 makes no layer.
-    if "int" in {_element(kind) for kind in kinds}:
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int) and number < 1:
-                raise refuse(
-                    f"model.{name}", value, allowed="whole numbers of at least 1", mend=f"set model.{name}=1 or more"
-                )
+    # A list of whole numbers is one of sizes, and no layer has a size below 1.
+    sizes = isinstance(value, list) and any(_element(kind) == "int" for kind in kinds)
+    if sizes and any(number < 1 for number in value):
+        raise refuse(f"model.{name}", value, allowed="sizes of at least 1", mend=f"set model.{name}=[128]")
 
 
 def _element(kind: str) -> str:

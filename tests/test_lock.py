@@ -3,13 +3,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from runner.dataset.lock import locked
+from runner.lock import locked
 from tests.dataset.conftest import python
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from runner.dataset.lock import locked
+from runner.lock import locked
 with locked(Path(sys.argv[1]), lambda text: print(text, flush=True), 'mnist'):
     print('held', flush=True)
     time.sleep(float(sys.argv[2]))

@@ -38,15 +38,15 @@ else:
 
 
 @contextlib.contextmanager
-def locked(path: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
+def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> Iterator[None]:
     """Holds the lock file `path`, waiting as long as another process does.
 
     The file stays behind: removing it would let two processes lock two files of one name. Where the file system
     knows no locks, that is said once and the work goes on without.
 
     Args:
-      path: the lock file; its folder exists.
-      say: told once that this process waits, and for whom.
+      path: the lock file; its folder is made where it is not there.
+      say: told once that this process waits, and for whom; by default nobody is.
       what: what the lock is for, in words.
 
     Yields:
@@ -55,6 +55,7 @@ def locked(path: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
     Raises:
       OSError: the file can't be created.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         held = _acquire(handle, path, say, what)
@@ -71,7 +72,7 @@ def locked(path: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _acquire(handle: int, path: Path, say: Callable[[str], None], what: str) -> bool:
+def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str) -> bool:
     waited = False
     while True:
         try:
