@@ -116,9 +116,9 @@ def one_line(error: Exception) -> str:
         return _unknown_key(unknown.group(1).partition("@")[0])
     twice = re.search(r"Multiple values for (\S+?)\. ", text)
     if twice:
-        return (
-            f"+{twice.group(1)} is refused: the group has an option already; write {twice.group(1)}=... without the +"
-        )
+        group = twice.group(1)
+        given = next((argument for argument in sys.argv[1:] if argument.startswith(f"+{group}=")), f"+{group}")
+        return f"{given} is refused: {group} has an option already; write {given.lstrip('+')}"
     if "Config group override must be" in text or "Error merging override" in text:
         return _wrong_kind(text)
     return text

@@ -74,7 +74,7 @@ REFUSALS = [
     refusal("layout.rules=d1", "layout.rules=d1", "list[RuleConfig]"),
     refusal("layout.rules=[{mach:d1,spec:[null]}]", "layout.rules[0].mach", "no such key"),
     refusal("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
-    refusal("tracking.tags=[a]", "tracking.tags=[a]", "dict[str, str]"),
+    refusal("tracking.tags=[a]", "tracking.tags=[a]", "holds keys"),
     # Types.
     refusal("trainer.epochs=many", "trainer.epochs=many", "type int", "set trainer.epochs"),
     refusal("trainer.epochs=1.5", "trainer.epochs=1.5", "type int"),
