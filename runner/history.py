@@ -52,6 +52,14 @@ class Meter:
         self._wall, self._cpu = wall, cpu
         return seconds / steps
 
+    def waited(self) -> None:
+        """Counts the time since the last call as its own: a call returns before its devices are done."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        if self._calls > _WARM_UP_CALLS:
+            self.seconds += wall - self._wall
+            self.cpu_seconds += cpu - self._cpu
+        self._wall, self._cpu = wall, cpu
+
     @property
     def steps_per_second(self) -> float:
         """Mean over all measured steps; the last call's where none was measured yet."""

@@ -121,6 +121,7 @@ def train(
                     display.update(step - epoch * per_epoch, meter.recent, *history.epoch_means())
                     stop.raise_if_requested()
             history.drain()
+            meter.waited()
             # Logged at least once an epoch, however short it is.
             _log_rate(log, step, meter.steps_per_second, config.dataset.batch_size)
             due = (epoch + 1) % trainer.evaluate_every == 0 or epoch + 1 == trainer.epochs

@@ -14,14 +14,14 @@ class EngineConfig:
 
     Attributes:
       name: `keras_dtensor`.
-      combine_all_reduces: lets DTensor merge all-reduces, as it does by default; TensorFlow 2.21 then computes wrong
-        updates on meshes of more than one device, which the canary sees. Here to reproduce that.
+      combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
+        a step must not read what it has written; the engine's does not, and a model that does is refused.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
       canary: runs two checked steps on the mesh before training.
     """
 
     name: str = "keras_dtensor"
-    combine_all_reduces: bool = False
+    combine_all_reduces: bool = True
     intra_op_threads: int | None = None
     canary: bool = True
 

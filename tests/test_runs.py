@@ -108,10 +108,61 @@ def test_a_loss_that_is_not_finite_fails_the_run_in_one_line(tmp_path: Path) -> 
     assert found.info.status == "FAILED"
 
 
-def test_the_canary_refuses_a_library_that_applies_stale_moments(tmp_path: Path) -> None:
-    done = run(tmp_path, "mesh=batch2", "engine.combine_all_reduces=true", "tracking=none", code=1)
-    assert done.stderr.startswith("error: the canary failed: ")
-    assert "engine.combine_all_reduces=false" in done.stderr
+REREADS = """
+def build(keras, input_shape, num_classes):
+    class Counting(keras.layers.Layer):
+        def build(self, shape):
+            self.seen = self.add_weight(name="seen", shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.seen.assign(self.seen + 1.0)
+            return x + 0.0 * self.seen
+
+    layers = [keras.layers.Flatten(), Counting(name="counting"), keras.layers.Dense(num_classes, name="d1")]
+    return keras.Sequential([keras.Input(input_shape), *layers])
+"""
+
+
+def test_a_model_that_reads_what_it_wrote_is_refused_and_runs_with_the_all_reduces_separate(tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(REREADS)
+    chosen = ["mesh=batch2", "model=custom", "model._target_=my_models.build", "tracking=none", "trainer.epochs=1"]
+    done = run(tmp_path, *chosen, code=1)
+    assert done.stderr.startswith(
+        "error: engine.combine_all_reduces=true is refused: the training step reads variable"
+    )
+    assert "seen" in done.stderr
+    run(tmp_path, *chosen, "engine.combine_all_reduces=false")
+    assert summary(tmp_path)["eval_accuracy"] > 0.6, "one epoch of a linear model"
+
+
+CANARY = """
+import sys
+from runner import mesh
+from runner.engine import canary
+from runner.engine.dtensor import prepare_environment
+from runner.errors import EngineError
+from tests.engine import cases
+
+config = cases.config({"batch": int(sys.argv[1])})
+config.engine.combine_all_reduces = sys.argv[2] == "combined"
+prepare_environment(config)
+made = mesh.configure_dtensor(config.mesh, None)
+canary.check(made, "batch", reread=False)
+try:
+    canary.check(made, "batch", reread=True)
+except EngineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "sees"), [(2, "combined", True), (8, "combined", True), (8, "separate", False)]
+)
+def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
+    command_line = [sys.executable, "-c", CANARY, str(size), mode]
+    done = subprocess.run(command_line, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("the canary failed: ") == sees
 
 
 BUILDER = """

@@ -14,15 +14,15 @@ _STEPS, _RATE, _MOMENTUM = 2, 0.1, 0.9
 TOLERANCE = 1e-5
 
 
-def check(mesh: Any, batch_axis: str | None) -> None:
+def check(mesh: Any, batch_axis: str | None, *, reread: bool) -> None:
     """Runs two momentum steps of a two-layer net and compares every weight with numpy.
-
-    The step assigns a slot and reads it back, as a stock optimizer and a model's own code may. The engine's own step
-    does not, but DTensor's all-reduce combiner, which breaks this order, has been seen to break others.
 
     Args:
       mesh: DTensor mesh that training will use.
       batch_axis: mesh axis that splits batches, None where none does.
+      reread: the step reads a slot back after assigning it, as a stock optimizer does and a model's own code may.
+        DTensor's all-reduce combiner breaks this order, so it holds only where that is off. Else the step reads all
+        before it writes, as the engine's own does.
 
     Raises:
       EngineError: a weight differs by more than `TOLERANCE`.
@@ -32,7 +32,7 @@ def check(mesh: Any, batch_axis: str | None) -> None:
     y = rng.normal(size=(len(x), 2)).astype(np.float32)
     weights = [rng.normal(size=shape).astype(np.float32) for shape in ((3, 4), (4,), (4, 2))]
     expected = _numpy_steps(x.astype(np.float64), y, [w.astype(np.float64) for w in weights])
-    got = _mesh_steps(mesh, batch_axis, x, y, weights)
+    got = _mesh_steps(mesh, batch_axis, x, y, weights, reread=reread)
     worst = max(float(np.abs(a - b).max()) for a, b in zip(expected, got, strict=True))
     if not worst <= TOLERANCE:
         raise EngineError(
@@ -46,7 +46,7 @@ def _size(mesh: Any, axis: str | None) -> int:
     return int(mesh.dim_size(axis)) if axis else 1
 
 
-def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any]) -> list[Any]:
+def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any], *, reread: bool) -> list[Any]:
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 
@@ -61,10 +61,16 @@ def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any])
             hidden = tf.tanh(tf.matmul(x, variables[0]) + variables[1])
             loss = tf.reduce_mean(tf.square(tf.matmul(hidden, variables[2]) - y))
         gradients = tape.gradient(loss, variables)
-        for slot, g in zip(slots, gradients, strict=True):
-            slot.assign(_MOMENTUM * slot.read_value() - _RATE * g)
-        for variable, slot in zip(variables, slots, strict=True):
-            variable.assign(variable.read_value() + slot.read_value())
+        values = [_MOMENTUM * slot.read_value() - _RATE * g for slot, g in zip(slots, gradients, strict=True)]
+        if reread:
+            for slot, value in zip(slots, values, strict=True):
+                slot.assign(value)
+            values = [slot.read_value() for slot in slots]
+        news = [variable.read_value() + value for variable, value in zip(variables, values, strict=True)]
+        for variable, new, slot, value in zip(variables, news, slots, values, strict=True):
+            variable.assign(new)
+            if not reread:
+                slot.assign(value)
 
     for _ in range(_STEPS):
         canary_step(pack(x, batch), pack(y, batch))

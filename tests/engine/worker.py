@@ -15,11 +15,12 @@ from runner.engine.base import DataSpec, as_float
 from tests.engine import cases
 
 
-def on_mesh(axes: dict[str, int], run: dict[str, Any]) -> dict[str, np.ndarray]:
+def on_mesh(axes: dict[str, int], run: dict[str, Any], combine: bool) -> dict[str, np.ndarray]:
     """Trains one engine; returns losses, initial and final variables."""
     from runner.engine import make_engine
 
     config = cases.config(axes, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
+    config.engine.combine_all_reduces = combine
     engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), cases.STEPS)
     engine.build()
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
@@ -75,10 +76,12 @@ def main() -> None:
     request = json.loads(sys.argv[2])
     from runner.engine.dtensor import prepare_environment
 
-    prepare_environment(cases.config({"batch": 1}))
+    config = cases.config({"batch": 1})
+    config.engine.combine_all_reduces = request["combine"]
+    prepare_environment(config)
     arrays: dict[str, np.ndarray] = {}
     for run in request["runs"]:
-        got = on_mesh(request["axes"], run) if request["axes"] else plain(run)
+        got = on_mesh(request["axes"], run, request["combine"]) if request["axes"] else plain(run)
         arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
     np.savez(sys.argv[1], **arrays)
 
