@@ -74,7 +74,7 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
         except ConfigError as error:
             failures.append(error)
             if not (folder / "config.yaml").exists():  # nothing ran
-                logging.shutdown()
+                _close_logs(folder)
                 shutil.rmtree(folder, ignore_errors=True)
         except (Interrupted, DataError, EngineError, TrackingError) as error:
             failures.append(error)
@@ -89,6 +89,15 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
         version_base="1.3", config_path=str(paths.conf_dir()), config_name="config"
     )(task)
     return decorated
+
+
+def _close_logs(folder: Path) -> None:
+    """Lets go of a run's log files, which some systems can't delete while they are open."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent == folder:
+            root.removeHandler(handler)
+            handler.close()
 
 
 def _report(line: str, code: int, wants_traceback: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import logging.config
 import os
 import subprocess
 import sys
@@ -217,6 +218,8 @@ def _own_process_state(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.chdir(user_folder)
     monkeypatch.syspath_prepend(str(user_folder))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    # Configuring logging closes every handler of the process, those of other tests' libraries and their streams too.
+    monkeypatch.setattr("logging.config.dictConfig", lambda _: None)
     importlib.invalidate_caches()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
