@@ -8,8 +8,8 @@ from pathlib import Path
 from runner.paths import project_root
 from runner.schema import TrackingConfig
 from runner.tracking.base import NullTracker, Status, Tracker
-from runner.tracking.library import preload
 from runner.tracking.location import default_uri
+from runner.tracking.mlflow_import import preload
 
 __all__ = ["NullTracker", "Status", "Tracker", "default_uri", "open_tracker", "preload"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from runner.tracking.library import load_mlflow
+from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.store import Store
 
 if TYPE_CHECKING:

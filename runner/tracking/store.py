@@ -11,8 +11,8 @@ from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
-from runner.tracking.library import load_mlflow
 from runner.tracking.location import is_database, is_http, shown, sqlite_path
+from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.writer import reason
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.

@@ -14,8 +14,8 @@ from runner.schema import TrackingConfig
 from runner.tracking import models, start, unsent
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead import mark_dead_runs
-from runner.tracking.library import warn
 from runner.tracking.location import absolute, default_uri, ui_lines
+from runner.tracking.mlflow_import import warn
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.send import Sender, may_pass
 from runner.tracking.store import Store, open_store

@@ -12,8 +12,8 @@ from typing import Any
 from runner.errors import TrackingError
 from runner.lock import locked
 from runner.paths import project_root
-from runner.tracking.library import load_mlflow
 from runner.tracking.location import default_uri, fingerprint, shown
+from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.records import Record, from_json, to_json
 from runner.tracking.send import Sender, groups, may_pass
 from runner.tracking.writer import reason
