@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import logging.config
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
-
-from runner.cli import run_command
-from runner.schema import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
@@ -205,49 +198,52 @@ def _name(case: Refusal) -> str:
     return " ".join(case.args)
 
 
+def _write_user_modules(folder: Path) -> None:
+    (folder / "user_module.py").write_text(USER_MODULE)
+    (folder / "user_broken.py").write_text("def build(:\n")
+
+
 @pytest.fixture
 def user_folder(tmp_path: Path) -> Path:
-    (tmp_path / "user_module.py").write_text(USER_MODULE)
-    (tmp_path / "user_broken.py").write_text("def build(:\n")
+    _write_user_modules(tmp_path)
     return tmp_path
 
 
-@pytest.fixture
-def _own_process_state(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Gives back what a command changes in its process: directory, environment, path, log handlers, Hydra."""
-    monkeypatch.chdir(user_folder)
-    monkeypatch.syspath_prepend(str(user_folder))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    # Configuring logging closes every handler of the process, those of other tests' libraries and their streams too.
-    monkeypatch.setattr("logging.config.dictConfig", lambda _: None)
-    importlib.invalidate_caches()
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    GlobalHydra.instance().clear()
-    yield
-    GlobalHydra.instance().clear()
-    root.handlers[:], root.level = handlers, level
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, Any]]:
+    """What each of REFUSALS did, all in one process of their own; each had the folder `<number>` for its run."""
+    folder = tmp_path_factory.mktemp("refused")
+    _write_user_modules(folder)
+    lines = [[*case.args, f"hydra.run.dir={folder / str(number)}"] for number, case in enumerate(REFUSALS)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.refusal_worker"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["heavy"] == []
+    left = {number: (folder / str(number)).exists() for number in range(len(REFUSALS))}
+    return {
+        case.args: result | {"left": left[number]}
+        for number, (case, result) in enumerate(zip(REFUSALS, answer["results"], strict=True))
+    }
 
 
-@pytest.mark.usefixtures("_own_process_state")
 @pytest.mark.parametrize("case", REFUSALS, ids=_name)
 def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
-    case: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]
 ) -> None:
-    called: list[RunConfig] = []
-
-    def command(config: RunConfig, composed: DictConfig) -> None:
-        del composed
-        called.append(config)
-
-    monkeypatch.setattr(sys, "argv", ["runner", *case.args, f"hydra.run.dir={tmp_path / 'run'}"])
-    code = run_command(command)
-
-    captured = capsys.readouterr()
-    assert not called, "the command ran"
-    assert code == 2
-    _assert_refused(case, captured.out, captured.err)
-    assert not (tmp_path / "run").exists()
+    result = refused[case.args]
+    assert not result["reached"], "the command ran"
+    assert result["code"] == 2
+    _assert_refused(case, result["out"], result["err"])
+    assert not result["left"]
 
 
 def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
