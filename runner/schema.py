@@ -43,10 +43,22 @@ class MeshConfig:
 
 @dataclass
 class RuleConfig:
-    """One layout rule: a regular expression on `layer/variable` and one entry a dim, each an axis name or null."""
+    """One layout rule, with either `spec` or `shard`.
+
+    Attributes:
+      match: regular expression on the whole of `layer/variable`.
+      spec: one entry a dim, each an axis name or null.
+      shard: an axis; splits the largest dim that it divides, the last of equals, and leaves a variable without one whole.
+      min_elements: with `shard`, variables of fewer elements stay whole.
+      optional: a preset's rule for models of many kinds: it may catch nothing, and a variable that its spec does not
+        fit (rank, divisibility) is passed on to the rules after it.
+    """
 
     match: str = ""
-    spec: list[str | None] = field(default_factory=list)
+    spec: list[str | None] | None = None
+    shard: str | None = None
+    min_elements: int = 0
+    optional: bool = False
 
 
 @dataclass
@@ -56,8 +68,10 @@ class LayoutConfig:
     Attributes:
       rules: first `re.fullmatch` wins; a variable that no rule matches is replicated.
       inputs: `image` (four dims: batch, height, width, channel) and `label` (one dim), each entry an axis or null.
+      auto: proposes a rule for every variable that no rule catches.
     """
 
+    auto: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
     inputs: dict[str, list[str | None]] = field(default_factory=dict)
 

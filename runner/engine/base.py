@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from runner.layout import Placement
+
 Array = npt.NDArray[Any]
 
 
@@ -107,8 +109,50 @@ class VariableInfo:
     bytes_per_device: int
 
 
+@dataclass(frozen=True)
+class LayerOutput:
+    """What one layer gives, for the plan's activations and operations.
+
+    Attributes:
+      layer: canonical path of the layer, the part of its variables' paths before the last `/`.
+      kind: the layer's class, as `Dense`.
+      shape: of the whole output for one global batch.
+      dtype: as `float32`.
+    """
+
+    layer: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Communication of one training step.
+
+    Attributes:
+      kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `broadcast`.
+      axis: mesh axis, or several joined by `+`, over whose devices it runs.
+      phase: `forward`, `backward` or `update`.
+      origin: canonical path of the variable, or of the layer, that it serves; empty where the program does not tell.
+      count: how many a device takes part in.
+      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all) or gets out (all_gather).
+      counted: read from the program that the engine made; else estimated from the layout.
+    """
+
+    kind: str
+    axis: str
+    phase: str
+    origin: str
+    count: int
+    bytes: int
+    counted: bool
+
+
 class Engine(Protocol):
     """Owns devices and state; computes steps."""
+
+    placements: Mapping[str, Placement]
 
     def build(self) -> None:
         """Makes the devices, the model and the optimizer's slots, and checks the mesh's arithmetic."""
@@ -125,6 +169,27 @@ class Engine(Protocol):
           batches: placed batches.
           first_step: steps done before, for bias corrections and schedules.
         """
+        ...
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns whole gradients of the first batch's loss by canonical path, before clipping; changes no state.
+
+        Args:
+          batches: at least one batch.
+          step: steps done before, which dropout masks depend on.
+        """
+        ...
+
+    def compile(self, batches: PlacedBatches) -> None:
+        """Makes the step's program for batches of these shapes, without running a step."""
+        ...
+
+    def collectives(self) -> list[Collective]:
+        """Returns what the compiled step communicates, counted in its program."""
+        ...
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns every layer's output for one global batch, in the model's order."""
         ...
 
     def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
