@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from runner.engine.base import Array
+from runner.engine.storage import read_held
 from runner.errors import EngineError
 from runner.schema import RunConfig
 
@@ -60,7 +61,7 @@ def unpack(tensor: Any) -> Array:
     """Returns the whole host array of a DTensor or DVariable, put together from its shards (single-client meshes)."""
     from tensorflow.experimental import dtensor
 
-    value = tensor.read_value() if hasattr(tensor, "read_value") else tensor
+    value = read_held(tensor) if hasattr(tensor, "read_value") else tensor
     layout = dtensor.fetch_layout(value)
     shards = dtensor.unpack(value)
     whole = np.empty(tuple(value.shape), value.dtype.as_numpy_dtype)

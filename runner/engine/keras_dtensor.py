@@ -19,6 +19,7 @@ from runner import layout, mesh, optimizer
 from runner.engine import canary
 from runner.engine.base import Array, DataSpec, EvalMetrics, HostBatches, PlacedBatches, StepMetrics, VariableInfo
 from runner.engine.dtensor import check_order, pack, prepare_environment, unpack, zeros
+from runner.engine.storage import gather_for_use, read_held
 from runner.errors import ConfigError, EngineError
 from runner.schema import RunConfig
 
@@ -91,9 +92,18 @@ class KerasDTensorEngine:
             for path in self._trained
             for slot in self._rule.slots
         }
+        self._gather_for_use()
         for path, value in initial.items():  # drawn whole: a value drawn under a sharded layout depends on the mesh
             self._variables[path].assign(pack(value, self._variables[path].layout))
         self._compile()
+
+    def _gather_for_use(self) -> None:
+        """Gathers for use what is split over an axis that splits the inputs, and kernels that an operation needs whole."""
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        for path, placement in self.placements.items():
+            used = tuple(None if axis in data_axes else axis for axis in placement.spec)
+            if used != placement.spec:
+                gather_for_use(self._variables[path], path, self._layout(used))
 
     def _layout(self, spec: layout.Spec) -> Any:
         from tensorflow.experimental import dtensor
@@ -233,7 +243,7 @@ class KerasDTensorEngine:
         for path, variable, gradient in zip(self._trained, variables, gradients, strict=True):
             slots = {slot: self._slots[f"optimizer/{slot}/{path}"] for slot in self._rule.slots}
             values = {slot: held.read_value() for slot, held in slots.items()}
-            weight, new = self._rule.update(gradient, variable.read_value(), values, rate, done + 1.0)
+            weight, new = self._rule.update(gradient, read_held(variable), values, rate, done + 1.0)
             writes += [(variable, weight), *((slots[slot], new[slot]) for slot in self._rule.slots)]
         for variable, value in writes:
             variable.assign(value)
