@@ -48,7 +48,7 @@ class RuleConfig:
     Attributes:
       match: regular expression on the whole of `layer/variable`.
       spec: one entry a dim, each an axis name or null.
-      shard: an axis; splits the largest dim that it divides, the last of equals, and leaves a variable without one whole.
+      shard: an axis; splits the largest dim that it divides, the last of equals; a variable without one stays whole.
       min_elements: with `shard`, variables of fewer elements stay whole.
       optional: a preset's rule for models of many kinds: it may catch nothing, and a variable that its spec does not
         fit (rank, divisibility) is passed on to the rules after it.

@@ -1,16 +1,14 @@
-"""DTensor helpers: the process's environment, arrays in and out of a mesh, and the order check of a step."""
+"""DTensor helpers: the process's environment, and arrays in and out of a mesh."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from runner.engine.base import Array
 from runner.engine.storage import read_held
-from runner.errors import EngineError
 from runner.schema import RunConfig
 
 _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
@@ -81,47 +79,3 @@ def zeros(like: Any) -> Any:
 
     value = dtensor.call_with_layout(tf.zeros, like.layout, shape=like.shape, dtype=like.dtype)
     return dtensor.DVariable(value, trainable=False)
-
-
-_WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-
-
-def check_order(graph: Any, names: Mapping[int, str]) -> None:
-    """Checks that a traced step reads no variable after writing it, and writes none twice.
-
-    DTensor's all-reduce combiner keeps the order of data but not that of variable accesses: a step that depends on
-    the latter is computed wrongly, without an error. A step that passes has no such order to lose.
-
-    Args:
-      graph: the function graph that holds the step's operations, in the order of their making.
-      names: id of a variable's handle -> its path, for the message.
-
-    Raises:
-      EngineError: names the variable and the option that makes the step safe.
-    """
-    written: set[int] = set()
-    for operation in graph.get_operations():
-        if operation.type not in ("ReadVariableOp", *_WRITES):
-            continue
-        resource = operation.inputs[0]
-        if id(resource) in written:
-            what = "reads" if operation.type == "ReadVariableOp" else "writes again"
-            raise EngineError(
-                f"engine.combine_all_reduces=true is refused: the training step {what} variable "
-                f"{_variable_name(graph, resource, names)} after writing it, and DTensor's all-reduce combiner does "
-                "not keep that order; set engine.combine_all_reduces=false"
-            )
-        if operation.type in _WRITES:
-            written.add(id(resource))
-
-
-def _variable_name(graph: Any, resource: Any, names: Mapping[int, str]) -> str:
-    """Returns the path of the variable behind a resource tensor, through the captures of nested function graphs."""
-    while hasattr(graph, "captures"):
-        outer = [held for held, inner in graph.captures if inner.name == resource.name]
-        if not outer:
-            break
-        if id(outer[0]) in names:
-            return names[id(outer[0])]
-        resource, graph = outer[0], graph.outer_graph
-    return "(not the model's)"

@@ -17,10 +17,22 @@ import numpy as np
 
 from runner import layout, mesh, optimizer
 from runner.engine import canary
-from runner.engine.base import Array, DataSpec, EvalMetrics, HostBatches, PlacedBatches, StepMetrics, VariableInfo
-from runner.engine.dtensor import check_order, pack, prepare_environment, unpack, zeros
+from runner.engine.base import (
+    Array,
+    DataSpec,
+    EvalMetrics,
+    HostBatches,
+    LayerOutput,
+    PlacedBatches,
+    StepMetrics,
+    VariableInfo,
+)
+from runner.engine.dtensor import pack, prepare_environment, unpack, zeros
+from runner.engine.explain import compile_error, is_compile_error
+from runner.engine.graph import check_indexing, check_order
 from runner.engine.storage import gather_for_use, read_held
 from runner.errors import ConfigError, EngineError
+from runner.model import scope
 from runner.schema import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -69,7 +81,7 @@ class KerasDTensorEngine:
         """
         import tf_keras
 
-        from runner.engine.keras_model import ModelFactory, check_layouts, named_variables
+        from runner.engine.keras_model import ModelFactory, check_layouts, check_model, named_variables
 
         self._mesh = mesh.configure_dtensor(self._config.mesh, self._config.engine.intra_op_threads)
         tf_keras.backend.experimental.enable_tf_random_generator()
@@ -77,10 +89,12 @@ class KerasDTensorEngine:
             canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
         self._factory = ModelFactory(self._config.model, self._data, self._config.trainer.seed)
         plain = self._factory.plain()
-        self._check_output(plain)
+        check_model(plain, self._config, self._data.num_classes)
         initial = {path: variable.numpy() for path, variable in named_variables(plain).items()}
         shapes = {path: value.shape for path, value in initial.items()}
-        self.placements = layout.resolve(self._config.layout, shapes, self._config.mesh.axes)
+        self.placements: Mapping[str, layout.Placement] = layout.resolve(
+            self._config.layout, shapes, self._config.mesh.axes
+        )
         layouts = {path: self._layout(placement.spec) for path, placement in self.placements.items()}
         self._model = self._factory.on_mesh(self._mesh, layouts)
         self._variables = named_variables(self._model)
@@ -98,10 +112,13 @@ class KerasDTensorEngine:
         self._compile()
 
     def _gather_for_use(self) -> None:
-        """Gathers for use what is split over an axis that splits the inputs, and kernels that an operation needs whole."""
+        """Gathers for use what is split over an axis of the inputs, and kernels that an operation needs whole."""
+        from runner.engine.keras_model import whole_paths
+
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        whole = whole_paths(self._model)
         for path, placement in self.placements.items():
-            used = tuple(None if axis in data_axes else axis for axis in placement.spec)
+            used = tuple(None if axis in data_axes or path in whole else axis for axis in placement.spec)
             if used != placement.spec:
                 gather_for_use(self._variables[path], path, self._layout(used))
 
@@ -109,14 +126,6 @@ class KerasDTensorEngine:
         from tensorflow.experimental import dtensor
 
         return dtensor.Layout([dtensor.UNSHARDED if axis is None else axis for axis in spec], self._mesh)
-
-    def _check_output(self, model: Any) -> None:
-        shape = tuple(model.output_shape) if hasattr(model, "output_shape") else None
-        if shape is not None and shape[1:] != (self._data.num_classes,):
-            raise ConfigError(
-                f"model._target_={self._config.model.target} is refused: the model gives {list(shape)}, allowed is "
-                f"[batch, {self._data.num_classes}], one logit a class of the dataset; end it in a layer of that size"
-            )
 
     def _compile(self) -> None:
         import tensorflow as tf
@@ -137,15 +146,32 @@ class KerasDTensorEngine:
             pack(batches.images, self._image_layout), pack(labels, self._label_layout), batches.weights, batches.steps
         )
 
+    def compile(self, batches: PlacedBatches) -> None:
+        """Makes the training program for batches of these shapes.
+
+        Raises:
+          ConfigError: the model or the layout has a form that DTensor can't compute.
+        """
+        import tensorflow as tf
+
+        if self._train is not None:
+            return
+        try:
+            self._train = self._compiled(batches)
+        except tf.errors.OpError as error:
+            if not is_compile_error(str(error)):
+                raise
+            logger.error("DTensor could not compile the step:\n%s", error)
+            operations = [(operation.type, operation.name) for operation in self._traced.get_operations()]
+            raise compile_error(str(error), operations, [layer.name for layer in self._model.submodules]) from None
+        except Exception:
+            if self._refusal is not None:  # AutoGraph wraps it in an error of its own
+                raise self._refusal from None
+            raise
+
     def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
         """Runs the steps in one call; their number is an input, so that it needs no new trace."""
-        if self._train is None:
-            try:
-                self._train = self._compiled(batches)
-            except Exception:
-                if self._refusal is not None:  # AutoGraph wraps it in an error of its own
-                    raise self._refusal from None
-                raise
+        self.compile(batches)
         loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step))
         return _Pending(loss, hit, penalty, batches.weights, batches.steps)
 
@@ -211,36 +237,80 @@ class KerasDTensorEngine:
         """One step. Every variable is read, then everything is computed, then every variable is written."""
         import tensorflow as tf
 
+        gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done)
+        with tf.name_scope("update"):
+            self._update(gradients, done)
+        self._traced = tf.compat.v1.get_default_graph()
+        if self._mesh.size > 1:
+            check_indexing(self._traced)
+        if self._config.engine.combine_all_reduces:
+            handles = {id(held.handle): path for path, held in (self._variables | self._slots).items()}
+            check_order(self._traced, handles)
+        hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
+        return loss_b * tf.cast(y_b >= 0, tf.float32), hit_b, penalty
+
+    def _gradients(self, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[list[Any], Any, Any, Any]:
+        """Returns the gradients of the mean loss, each example's loss (B,), the logits (B, C) and the penalty."""
+        import tensorflow as tf
+
         variables = [self._variables[path] for path in self._trained]
-        weight_b = tf.cast(y_b >= 0, tf.float32)
         with tf.GradientTape() as tape:
-            logits_bc = tf.cast(self._model(x_bhwd, training=True), tf.float32)
+            with scope.enter(self._scope(done)):
+                logits_bc = self._logits(x_bhwd, training=True)
             loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(y_b, 0), logits=logits_bc)
             targets = [loss_b, *self._model.losses]
         # Seeded with each example's share of the mean: the mean itself would cost a collective.
+        weight_b = tf.cast(y_b >= 0, tf.float32)
         shares = [weight_b / count, *(tf.ones_like(penalty) for penalty in self._model.losses)]
         gradients = tape.gradient(targets, variables, output_gradients=shares)
-        penalty = tf.add_n(self._model.losses) if self._model.losses else tf.constant(0.0)
-        self._update(variables, gradients, done)
-        if self._config.engine.combine_all_reduces:
-            handles = {id(held.handle): path for path, held in (self._variables | self._slots).items()}
-            check_order(tf.compat.v1.get_default_graph(), handles)
-        hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
-        return loss_b * weight_b, hit_b, penalty
-
-    def _update(self, variables: list[Any], gradients: list[Any], done: Any) -> None:
-        import tensorflow as tf
-
         for path, gradient in zip(self._trained, gradients, strict=True):
             if gradient is None:
                 raise ConfigError(
                     f"model._target_={self._config.model.target} is refused: the loss does not depend on trainable "
                     f"variable {path}; use it or make it trainable=False"
                 )
+        penalty = tf.add_n(self._model.losses) if self._model.losses else tf.constant(0.0)
+        return gradients, loss_b, logits_bc, penalty
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns the first batch's whole gradients; batch statistics are put back as they were."""
+        import tensorflow as tf
+
+        def call(images: Any, labels: Any, numbers: Any) -> list[Any]:
+            x, y = tf.cast(tf.gather(images, 0), tf.float32) / _BRIGHTEST, tf.gather(labels, 0)
+            found, *_ = self._gradients(x, y, tf.gather(numbers, _COUNTS), tf.gather(numbers, 1))
+            return found
+
+        placed = self.place(batches)
+        held = {path: self._variables[path] for path in self._variables if path not in self._trained}
+        before = {path: unpack(variable) for path, variable in held.items()}
+        found = tf.function(call)(*self._train_inputs(placed, 1, step))
+        gradients = {path: unpack(gradient) for path, gradient in zip(self._trained, found, strict=True)}
+        for path, value in before.items():
+            held[path].assign(pack(value, held[path].layout))
+        return gradients
+
+    def _scope(self, done: Any) -> scope.Scope:
+        import tensorflow as tf
+
+        step = None if done is None else tf.cast(done, tf.int32)
+        image = tuple(self._config.layout.inputs["image"])
+        return scope.Scope(self._config.trainer.seed, step, self._mesh, image)
+
+    def _logits(self, x_bhwd: Any, *, training: bool) -> Any:
+        """Returns float32 logits (B, C), whole along C."""
+        import tensorflow as tf
+
+        return scope.by_batch(tf.cast(self._model(x_bhwd, training=training), tf.float32))
+
+    def _update(self, gradients: list[Any], done: Any) -> None:
+        import tensorflow as tf
+
         rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
         writes: list[tuple[Any, Any]] = []
         gradients = optimizer.clip(self._config.optimizer.clip, gradients)
-        for path, variable, gradient in zip(self._trained, variables, gradients, strict=True):
+        for path, gradient in zip(self._trained, gradients, strict=True):
+            variable = self._variables[path]
             slots = {slot: self._slots[f"optimizer/{slot}/{path}"] for slot in self._rule.slots}
             values = {slot: held.read_value() for slot, held in slots.items()}
             weight, new = self._rule.update(gradient, read_held(variable), values, rate, done + 1.0)
@@ -269,7 +339,8 @@ class KerasDTensorEngine:
 
         classes = self._data.num_classes
         x_bhwd, y_b = tf.cast(tf.squeeze(images, 0), tf.float32) / _BRIGHTEST, tf.squeeze(labels, 0)
-        logits_bc = tf.cast(self._model(x_bhwd, training=False), tf.float32)
+        with scope.enter(self._scope(None)):
+            logits_bc = self._logits(x_bhwd, training=False)
         weight_b = tf.cast(y_b >= 0, tf.float32)
         loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(y_b, 0), logits=logits_bc)
         predicted_bc = tf.one_hot(tf.argmax(logits_bc, -1), classes)
@@ -278,6 +349,12 @@ class KerasDTensorEngine:
             loss_sum + tf.reduce_sum(loss_b * weight_b),
             confusion_cc + tf.matmul(label_bc, predicted_bc, transpose_a=True),
         )
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns every layer's output for one global batch, in the order of the calls."""
+        from runner.engine.keras_model import layer_outputs
+
+        return layer_outputs(self._factory.plain(), self._config.dataset.batch_size, self._data)
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as DTensor holds them."""
@@ -313,7 +390,7 @@ class KerasDTensorEngine:
         """Returns the plain tf_keras model with the present weights."""
         from runner.engine.keras_model import named_variables
 
-        model = self._factory.plain()
+        model = self._factory.plain(stock=True)
         for path, variable in named_variables(model).items():
             variable.assign(unpack(self._variables[path]))
         return model

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from runner.engine.base import DataSpec
+from runner.engine.base import DataSpec, LayerOutput
 from runner.errors import ConfigError, EngineError
 from runner.model import target
-from runner.schema import ModelConfig
+from runner.model.dtensor_layers import dtensor_keras, whole_variables
+from runner.schema import ModelConfig, RunConfig
 
 _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weights", "_captured_weight_regularizer")
 
@@ -17,8 +19,8 @@ _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weigh
 def named_variables(model: Any) -> dict[str, Any]:
     """Returns canonical path to variable, `layer/variable`, in the model's own order of weights.
 
-    A layer of a Sequential or functional model goes by its name, one of a subclassed model by its attribute path;
-    a nested functional model adds nothing to the path, as in tf_keras's LayoutMap.
+    A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
+    its attribute path; a nested functional model adds nothing to the path, as in tf_keras's LayoutMap.
     """
     paths: dict[int, str] = {}
     for path, variable in _walk(model):
@@ -36,14 +38,78 @@ def _walk(model: Any) -> Iterator[tuple[str, Any]]:
             continue
         for path, variable in owner._flatten(predicate=lambda item: isinstance(item, tf.Variable), with_path=True):
             if not any(skipped in path for skipped in _SKIP):
-                prefix = f"{owner.name}/" if functional else ""
+                prefix = f"{layer_path(owner.name)}/" if functional else ""
                 yield prefix + "/".join(str(part) for part in path), variable
+
+
+def layer_path(name: str) -> str:
+    """Returns a layer's canonical path: `block_0/mlp/up` of `block_0.mlp.up`; Keras 3 allows no slash in names."""
+    return name.replace(".", "/")
 
 
 def _is_functional(model: Any) -> bool:
     import tf_keras
 
     return isinstance(model, tf_keras.Sequential) or getattr(model, "_is_graph_network", False)
+
+
+def whole_paths(model: Any) -> set[str]:
+    """Returns the paths of variables that the layers' operations need whole, however they are stored."""
+    whole = {id(variable) for layer in model.submodules for variable in whole_variables(layer)}
+    return {path for path, variable in named_variables(model).items() if id(variable) in whole}
+
+
+def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
+    """Returns what each layer of a plain model gives for a batch, in the order of the calls, by tracing one call.
+
+    Args:
+      model: built, on one device.
+      batch: examples.
+      data: shapes of the images.
+    """
+    import tensorflow as tf
+    import tf_keras
+
+    found: list[LayerOutput] = []
+    layers = [layer for layer in model.submodules if isinstance(layer, tf_keras.layers.Layer)]
+    paths = _layer_paths(model)
+
+    def recorded(layer: Any, call: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            for output in tf.nest.flatten(outputs):
+                if isinstance(output, tf.Tensor):
+                    path = paths.get(id(layer), layer_path(layer.name))
+                    found.append(LayerOutput(path, type(layer).__name__, tuple(output.shape), output.dtype.name))
+            return outputs
+
+        return wrapped
+
+    calls = {id(layer): layer.call for layer in layers}
+    try:
+        for layer in layers:
+            if not isinstance(layer, tf_keras.layers.InputLayer):
+                layer.call = recorded(layer, tf.autograph.experimental.do_not_convert(calls[id(layer)]))
+        signature = tf.TensorSpec((batch, *data.input_shape), tf.float32)
+        tf.function(lambda x: model(x, training=False)).get_concrete_function(signature)
+    finally:
+        for layer in layers:
+            layer.call = calls[id(layer)]
+    return found
+
+
+def _layer_paths(model: Any) -> dict[int, str]:
+    """Returns id of layer -> canonical path, for layers inside a subclassed model its attribute path."""
+    if _is_functional(model):
+        return {}
+    import tf_keras
+
+    flat = model._flatten(predicate=lambda item: isinstance(item, tf_keras.layers.Layer), with_path=True)
+    return {
+        id(layer): "/".join(str(part) for part in path)
+        for path, layer in reversed(list(flat))
+        if not any(skipped in path for skipped in _SKIP)
+    }
 
 
 class ModelFactory:
@@ -54,13 +120,18 @@ class ModelFactory:
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in _parameters(self._builder)
 
-    def plain(self) -> Any:
+    def plain(self, *, stock: bool = False) -> Any:
         """Returns the model on one device, without layouts; its initial weights depend on the seed alone.
+
+        Args:
+          stock: of tf_keras's own layers, so that a saved model loads without this package.
 
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
-        model = self._call({})
+        import tf_keras
+
+        model = self._call({}, tf_keras if stock else dtensor_keras())
         if not model.built:
             model(self._symbolic_input())
         return model
@@ -75,17 +146,17 @@ class ModelFactory:
         import tf_keras
 
         if self._takes_layouts:
-            return self._call(layouts)
+            return self._call(layouts, dtensor_keras())
         layout_map = tf_keras.dtensor.experimental.LayoutMap(mesh=mesh)
         for path, layout in layouts.items():
             layout_map[path.replace("/", ".")] = layout  # a key equal to the path is taken before any pattern
         with layout_map.scope():
-            model = self._call({})
+            model = self._call({}, dtensor_keras())
             if not _is_functional(model):
                 self._map_subclassed(model, layout_map)
         return model
 
-    def _call(self, layouts: Mapping[str, Any]) -> Any:
+    def _call(self, layouts: Mapping[str, Any], keras: Any) -> Any:
         import tf_keras
 
         tf_keras.backend.reset_uids()  # unnamed layers get the same names at every call
@@ -93,7 +164,7 @@ class ModelFactory:
         extra = {target.LAYOUTS: layouts} if self._takes_layouts else {}
         try:
             model = self._builder(
-                keras=tf_keras,
+                keras=keras,
                 input_shape=self._data.input_shape,
                 num_classes=self._data.num_classes,
                 **self._config.options,
@@ -133,6 +204,46 @@ def _parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(builder).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
+    """Checks what a model must be for any mesh.
+
+    Args:
+      model: plain and built.
+      config: the run's.
+      num_classes: of the dataset.
+
+    Raises:
+      ConfigError: outputs other than one logit a class; layers whose random numbers depend on the mesh; batch
+        statistics where padding would count in them.
+    """
+    import tf_keras
+    from tf_keras.src.engine.base_layer import BaseRandomLayer
+
+    key = f"model._target_={config.model.target}"
+    shape = tuple(model.output_shape) if hasattr(model, "output_shape") else None
+    if shape is not None and shape[1:] != (num_classes,):
+        raise ConfigError(
+            f"{key} is refused: the model gives {list(shape)}, allowed is [batch, {num_classes}], one logit a class of "
+            "the dataset; end it in a layer of that size"
+        )
+    for layer in model.submodules:
+        known = isinstance(layer, dtensor_keras().layers.Dropout)
+        if isinstance(layer, BaseRandomLayer) and not known and getattr(layer, "rate", 1) and _devices(config) > 1:
+            raise ConfigError(
+                f"{key} is refused: layer {layer.name} ({type(layer).__name__}) draws numbers that depend on the mesh; "
+                "use keras.layers.Dropout of the `keras` that the builder is given, or mesh=single"
+            )
+        if isinstance(layer, tf_keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
+            raise ConfigError(
+                f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer {layer.name}; "
+                "set dataset.remainder=drop"
+            )
+
+
+def _devices(config: RunConfig) -> int:
+    return math.prod(config.mesh.axes.values())
 
 
 def check_layouts(variables: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:

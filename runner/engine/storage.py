@@ -1,7 +1,7 @@
 """Variables that are stored in shards and put together for use, as FSDP and sharded convolution kernels need.
 
-Left to itself DTensor answers a kernel that is split over the batch axis by gathering the activations. Here a layer that
-reads such a variable gets it gathered, by one all-gather, and its gradient comes back reduced and split as the variable.
+Left to itself DTensor answers a kernel that is split over the batch axis by gathering the activations. Here a layer
+that reads such a variable gets it gathered, by one all-gather, and its gradient comes back reduced and split likewise.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _gathered_class(stored: Any) -> type:
     """Returns the subclass of a variable class whose reads are gathered."""
     if stored in _classes:
         return _classes[stored]
-    from tensorflow.experimental import dtensor
     import tensorflow as tf
+    from tensorflow.experimental import dtensor
 
     class Gathered(stored):  # type: ignore[misc]
         """A DVariable whose readers get it in the layout that it is used in."""
