@@ -77,5 +77,7 @@ def _layer(kind: str, operations: Iterable[tuple[str, str]], layers: Iterable[st
 def _reason(text: str) -> str:
     found = re.search(r"error: (.*)", text)
     line = found.group(1) if found else text.strip().splitlines()[0]
+    if "does not implement layout propagation" in line:
+        return "it has no rule for layouts"
     line = re.sub(r"^'tf\.\w+' op ", "", line.strip())
     return " ".join(line.split())[:200].rstrip(". ")

@@ -225,21 +225,27 @@ def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
     shape = tuple(model.output_shape) if hasattr(model, "output_shape") else None
     if shape is not None and shape[1:] != (num_classes,):
         raise ConfigError(
-            f"{key} is refused: the model gives {list(shape)}, allowed is [batch, {num_classes}], one logit a class of "
-            "the dataset; end it in a layer of that size"
+            f"{key} is refused: the model gives {list(shape)}, allowed is [batch, {num_classes}], one logit a class "
+            "of the dataset; end it in a layer of that size"
         )
     for layer in model.submodules:
         known = isinstance(layer, dtensor_keras().layers.Dropout)
-        if isinstance(layer, BaseRandomLayer) and not known and getattr(layer, "rate", 1) and _devices(config) > 1:
+        if isinstance(layer, BaseRandomLayer) and not known and _draws(layer) and _devices(config) > 1:
             raise ConfigError(
-                f"{key} is refused: layer {layer.name} ({type(layer).__name__}) draws numbers that depend on the mesh; "
-                "use keras.layers.Dropout of the `keras` that the builder is given, or mesh=single"
+                f"{key} is refused: layer {layer.name} ({type(layer).__name__}) draws numbers that depend on the "
+                "mesh; use keras.layers.Dropout of the `keras` that the builder is given, or mesh=single"
             )
         if isinstance(layer, tf_keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
             raise ConfigError(
-                f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer {layer.name}; "
-                "set dataset.remainder=drop"
+                f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer "
+                f"{layer.name}; set dataset.remainder=drop"
             )
+
+
+def _draws(layer: Any) -> bool:
+    """Tells whether a random layer draws anything while training: a dropout of 0 does not."""
+    names = [name for name in ("rate", "dropout", "recurrent_dropout", "stddev") if hasattr(layer, name)]
+    return not names or any(getattr(layer, name) for name in names)
 
 
 def _devices(config: RunConfig) -> int:
