@@ -54,10 +54,16 @@ def test_the_shard_shape_divides_the_split_dims_only() -> None:
 @pytest.mark.parametrize(
     ("rules", "parts"),
     [
-        ([("d1/bias", [None, "model"])], ("rules[0].spec has 2 entries", "d1/bias has shape [128]", "rank 1")),
-        ([("d10/kernel", [None, None]), ("d1/kernel", ["model"])], ("rules[1].spec has 1 entries", "rank 2")),
+        (
+            [("d1/bias", [None, "model"])],
+            ("rules[0].spec=[null,model]", "2 entries do not fit rank 1 of d1/bias, shape [128]", "spec: [model]"),
+        ),
+        (
+            [("d10/kernel", [None, None]), ("d1/kernel", ["model"])],
+            ("rules[1].spec=[model]", "1 entry does not fit rank 2"),
+        ),
         ([("none/.*", [None])], ("rules[0].match=none/.*", "catches no variable", "d1/kernel, d1/bias")),
-        ([(".*", []), ("d1/kernel", [])], ("rules[0].spec has 0 entries",)),
+        ([(".*", []), ("d1/kernel", [])], ("rules[0].spec=[]", "0 entries do not fit rank 2", "(and 3 more)")),
         (
             [(".*/kernel", [None, "model"]), ("d1/kernel", ["model", None])],
             ("rules[1].match=d1/kernel", "earlier rules catch all"),
@@ -73,9 +79,30 @@ def test_rules_that_do_not_fit_the_variables_are_refused(
         assert part in str(caught.value)
 
 
-def test_a_dim_that_the_axis_does_not_divide_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ConfigError, match=r"axis 'model' of size 4 does not divide a dim of 10 of d2/kernel"):
-        layout.resolve(make((".*", [None, "model"])), {"d2/kernel": (8, 10)}, AXES)
+@pytest.mark.parametrize(
+    ("shape", "mends"),
+    [
+        ((8, 10), ("put null at dim 1, or model at dim 0 (8)", "divides 10: 2, 5, 10")),
+        ((7, 11), ("put null at dim 1, or give model a size that divides 11: 11",)),
+        ((8, 1), ("put null at dim 1, or model at dim 0 (8)",)),
+    ],
+)
+def test_a_dim_that_the_axis_does_not_divide_is_refused_with_the_sizes_and_what_works(
+    shape: tuple[int, int], mends: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layout.resolve(make((".*", [None, "model"])), {"d2/kernel": shape}, AXES)
+    said = f"axis 'model' of size 4 does not divide dim 1 ({shape[1]}) of d2/kernel, shape {list(shape)}; "
+    assert str(caught.value).startswith(f"layout.rules[0].spec=[null,model] is refused: {said}")
+    for mend in mends:
+        assert mend in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_violation_is_counted() -> None:
+    config = make((".*/kernel", [None, "model"]), ("none", [None]))
+    with pytest.raises(ConfigError, match=r"of a/kernel.*\(and 2 more\)$"):
+        layout.resolve(config, {"a/kernel": (8, 9), "b/kernel": (8, 7)}, AXES)
 
 
 @pytest.mark.parametrize(
