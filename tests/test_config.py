@@ -23,8 +23,14 @@ CONF = paths.conf_dir()
 GROUPS = {spec.name: spec.default_factory for spec in fields(schema.RunConfig)}
 OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
 GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path.parent.name != "model"]
-# What an option needs besides itself: a model axis for layouts, a builder for custom.
-NEEDS = {"layout": ["mesh=batch4_model2"], "model/custom": ["model._target_=runner.model.mlp.sequential"]}
+# What an option needs besides itself: the axes that a layout names, a builder for custom.
+NEEDS = {
+    "layout": ["mesh=batch4_model2"],
+    "layout/spatial": ["mesh=batch2_height2"],
+    "layout/spatial2d": ["mesh=batch2_height2_width2"],
+    "layout/fsdp_spatial": ["mesh=batch4_height2"],
+    "model/custom": ["model._target_=runner.model.mlp.sequential"],
+}
 # Keys that the head comment of their file explains.
 EXPLAINED_BY_THE_HEAD = {"name", "_target_", "learning_rate", "epochs"}
 

@@ -115,6 +115,31 @@ REFUSALS = [
         "replace one model by null",
     ),
     refusal("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
+    refusal(
+        "mesh=batch8 layout=megatron",
+        "layout.rules[0].spec=[null,model,null]",
+        "no axis 'model', its axis is batch",
+        "mesh=batch2_model4, mesh=batch4_model2, mesh=model8",
+    ),
+    refusal("mesh=batch8 layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
+    refusal("layout.rules=[{match:d1/kernel,shard:rows}]", "layout.rules[0].shard=rows", "no axis 'rows'"),
+    refusal("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec and shard"),
+    refusal(
+        "layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]",
+        "layout.rules[0].shard=batch",
+        "spec is [null,batch]",
+        "drop one of the two",
+    ),
+    refusal(
+        "layout.rules=[{match:d1/kernel,spec:[null,null],min_elements:9}]",
+        "layout.rules[0].min_elements=9",
+        "only a rule with shard has it",
+    ),
+    refusal(
+        "layout.rules=[{match:d.*,shard:batch},{match:d.*,spec:[batch]}]",
+        "layout.rules[1].match=d.*",
+        "layout.rules[0] before it has the same match and shadows it completely",
+    ),
     refusal("layout.inputs.image=[batch]", "layout.inputs.image=", "4 entries"),
     refusal("mesh=batch2_model4 layout.inputs.label=[model]", "layout.inputs.label=", "make the two equal"),
     refusal("+layout.inputs.mask=[batch]", "layout.inputs.mask=", "image and label"),
@@ -276,7 +301,7 @@ def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: s
 def test_help_lists_groups_without_importing_anything_heavy(tmp_path: Path) -> None:
     done = _run(tmp_path, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "mesh: batch2, batch2_model4" in done.stdout
+    assert "mesh: batch2, batch2_height2" in done.stdout
     assert "--multirun" in done.stdout
 
 

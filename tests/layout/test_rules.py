@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -54,10 +55,16 @@ def test_the_shard_shape_divides_the_split_dims_only() -> None:
 @pytest.mark.parametrize(
     ("rules", "parts"),
     [
-        ([("d1/bias", [None, "model"])], ("rules[0].spec has 2 entries", "d1/bias has shape [128]", "rank 1")),
-        ([("d10/kernel", [None, None]), ("d1/kernel", ["model"])], ("rules[1].spec has 1 entries", "rank 2")),
+        (
+            [("d1/bias", [None, "model"])],
+            ("rules[0].spec=[null,model]", "2 entries do not fit rank 1 of d1/bias, shape [128]", "spec: [model]"),
+        ),
+        (
+            [("d10/kernel", [None, None]), ("d1/kernel", ["model"])],
+            ("rules[1].spec=[model]", "1 entry does not fit rank 2"),
+        ),
         ([("none/.*", [None])], ("rules[0].match=none/.*", "catches no variable", "d1/kernel, d1/bias")),
-        ([(".*", []), ("d1/kernel", [])], ("rules[0].spec has 0 entries",)),
+        ([(".*", []), ("d1/kernel", [])], ("rules[0].spec=[]", "0 entries do not fit rank 2", "(and 3 more)")),
         (
             [(".*/kernel", [None, "model"]), ("d1/kernel", ["model", None])],
             ("rules[1].match=d1/kernel", "earlier rules catch all"),
@@ -73,9 +80,30 @@ def test_rules_that_do_not_fit_the_variables_are_refused(
         assert part in str(caught.value)
 
 
-def test_a_dim_that_the_axis_does_not_divide_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ConfigError, match=r"axis 'model' of size 4 does not divide a dim of 10 of d2/kernel"):
-        layout.resolve(make((".*", [None, "model"])), {"d2/kernel": (8, 10)}, AXES)
+@pytest.mark.parametrize(
+    ("shape", "mends"),
+    [
+        ((8, 10), ("put null at dim 1, or model at dim 0 (8)", "divides 10: 2, 5, 10")),
+        ((7, 11), ("put null at dim 1, or give model a size that divides 11: 11",)),
+        ((8, 1), ("put null at dim 1, or model at dim 0 (8)",)),
+    ],
+)
+def test_a_dim_that_the_axis_does_not_divide_is_refused_with_the_sizes_and_what_works(
+    shape: tuple[int, int], mends: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layout.resolve(make((".*", [None, "model"])), {"d2/kernel": shape}, AXES)
+    said = f"axis 'model' of size 4 does not divide dim 1 ({shape[1]}) of d2/kernel, shape {list(shape)}; "
+    assert str(caught.value).startswith(f"layout.rules[0].spec=[null,model] is refused: {said}")
+    for mend in mends:
+        assert mend in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_violation_is_counted() -> None:
+    config = make((".*/kernel", [None, "model"]), ("none", [None]))
+    with pytest.raises(ConfigError, match=r"of a/kernel.*\(and 2 more\)$"):
+        layout.resolve(config, {"a/kernel": (8, 9), "b/kernel": (8, 7)}, AXES)
 
 
 @pytest.mark.parametrize(
@@ -144,3 +172,71 @@ def test_resolve_refuses_or_splits_every_dim_evenly(
         for dim, axis in zip(placement.shape, placement.spec, strict=True):
             assert axis is None or dim % axes[axis] == 0
     assert {each.rule for each in placed.values()} - {None} == set(range(len(rules)))
+
+
+shapes = st.lists(st.integers(1, 16), max_size=3).map(tuple)
+matches = st.sampled_from([".*/.*", "d1/.*", ".*/kernel", "d[0-2]/bias", "d2/kernel", "d1/kernel|d2/bias", "kernel"])
+some_rules = st.builds(
+    RuleConfig, match=matches, spec=st.lists(entries, max_size=3), optional=st.booleans()
+) | st.builds(
+    RuleConfig,
+    match=matches,
+    shard=st.sampled_from(["batch", "model"]),
+    min_elements=st.sampled_from([0, 8, 64]),
+    optional=st.booleans(),
+)
+
+
+def fits(rule: RuleConfig, shape: tuple[int, ...], axes: dict[str, int]) -> bool:
+    if rule.spec is None:
+        return True
+    even = all(axis is None or dim % axes[axis] == 0 for dim, axis in zip(shape, rule.spec, strict=False))
+    return len(rule.spec) == len(shape) and even
+
+
+@given(
+    variables=st.dictionaries(st.from_regex(r"d[0-3]/(kernel|bias)", fullmatch=True), shapes, max_size=5),
+    rules=st.lists(some_rules, max_size=5),
+    axes=st.fixed_dictionaries({"batch": st.integers(1, 4), "model": st.integers(1, 5)}),
+)
+def test_the_first_rule_that_matches_the_whole_path_and_fits_or_is_not_optional_decides(
+    variables: dict[str, tuple[int, ...]], rules: list[RuleConfig], axes: dict[str, int]
+) -> None:
+    config = LayoutConfig(rules=rules, inputs=dict(INPUTS))
+    try:
+        layout.check(config, axes)
+    except ConfigError:
+        return
+    decides = {}
+    for path, shape in variables.items():
+        matching = [index for index, rule in enumerate(rules) if re.fullmatch(rule.match, path)]
+        decides[path] = next(
+            (index for index in matching if fits(rules[index], shape, axes) or not rules[index].optional), None
+        )
+    misfit = any(
+        index is not None and not fits(rules[index], variables[path], axes) for path, index in decides.items()
+    )
+    idle = any(not rule.optional and index not in decides.values() for index, rule in enumerate(rules))
+    if misfit or idle:
+        with pytest.raises(ConfigError, match=r"^layout\.rules\[\d\]\.(spec|match)=.* is refused: .+; .+$"):
+            layout.resolve(config, variables, axes)
+        return
+    placed = layout.resolve(config, variables, axes)
+    assert {path: placement.rule for path, placement in placed.items()} == decides
+    for path, placement in placed.items():
+        before = [i for i in range(len(rules)) if re.fullmatch(rules[i].match, path)]
+        before = before if placement.rule is None else before[: before.index(placement.rule)]
+        assert [int(note[len("layout.rules[") : note.index("]")]) for note in placement.passed] == before
+        if placement.rule is not None and (axis := rules[placement.rule].shard) is not None:
+            assert_splits_the_largest(placement, axis, axes[axis], rules[placement.rule].min_elements)
+
+
+def assert_splits_the_largest(placement: layout.Placement, axis: str, size: int, min_elements: int) -> None:
+    even = [dim for dim in placement.shape if dim % size == 0]
+    if not even or math.prod(placement.shape) < min_elements:
+        assert not any(placement.spec)
+        return
+    split = placement.spec.index(axis)
+    assert placement.shape[split] == max(even)
+    assert max(even) not in placement.shape[split + 1 :]
+    assert placement.spec.count(axis) == 1

@@ -1,0 +1,167 @@
+"""What one rule does to one variable: catch it, refuse it or pass it on."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.schema import LayoutConfig, RuleConfig
+
+Spec = tuple[str | None, ...]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one variable lies.
+
+    Attributes:
+      path: canonical path, `layer/variable`.
+      shape: the whole variable's shape.
+      spec: one entry a dim, an axis name or None.
+      rule: index of the rule that caught it, None where none did; proposals of `auto` count on after the config's.
+      passed: what each optional rule before that one did not fit, as "layout.rules[2] passed on: axis 'model' of
+        size 4 does not divide dim 1 (10)".
+    """
+
+    path: str
+    shape: Shape
+    spec: Spec
+    rule: int | None
+    passed: tuple[str, ...] = ()
+
+    def shard_shape(self, axes: Mapping[str, int]) -> Shape:
+        """Returns the shape that one device of a mesh with these axes holds."""
+        return tuple(dim // (axes[axis] if axis else 1) for dim, axis in zip(self.shape, self.spec, strict=True))
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a spec can't lie on a variable.
+
+    Attributes:
+      problem: as "axis 'model' of size 4 does not divide dim 1 (10)".
+      mend: what would work, as an imperative.
+    """
+
+    problem: str
+    mend: str
+
+
+@dataclass(frozen=True)
+class Catch:
+    """A variable's placement, and what is wrong with it: a rule that is not optional does not fit."""
+
+    placement: Placement
+    misfits: tuple[Misfit, ...] = ()
+
+
+def whole(shape: Shape) -> Spec:
+    """Returns the spec of a variable that every device holds whole."""
+    return (None,) * len(shape)
+
+
+def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0) -> Spec:
+    """Splits the largest dim that an axis divides, the last of equals.
+
+    Args:
+      shape: the whole variable's.
+      axis: mesh axis.
+      size: its size.
+      min_elements: a variable of fewer elements stays whole.
+
+    Returns:
+      The spec; all None where the variable is too small or the axis divides no dim.
+
+    Example:
+      >>> shard_spec((3, 3, 24, 32), "batch", 8)
+      (None, None, None, 'batch')
+    """
+    fitting = [index for index, dim in enumerate(shape) if dim % size == 0]
+    if not fitting or math.prod(shape) < min_elements:
+        return whole(shape)
+    split = max(fitting, key=lambda index: (shape[index], index))
+    return tuple(axis if index == split else None for index in range(len(shape)))
+
+
+def catch(rules: Sequence[RuleConfig], path: str, shape: Shape, axes: Mapping[str, int]) -> Catch:
+    """Finds the first rule that matches a variable's whole path and does not pass it on.
+
+    Args:
+      rules: in order, checked.
+      path: canonical path.
+      shape: the whole variable's.
+      axes: mesh axis to size.
+
+    Returns:
+      The placement; whole where no rule catches the variable, or where the one that does misfits.
+    """
+    passed: list[str] = []
+    for index, rule in enumerate(rules):
+        if not re.fullmatch(rule.match, path):
+            continue
+        if rule.shard is not None:
+            spec = shard_spec(shape, rule.shard, axes[rule.shard], rule.min_elements)
+            return Catch(Placement(path, shape, spec, index, tuple(passed)))
+        assert rule.spec is not None, "a rule without spec and shard was not refused"
+        found = misfits(rule.spec, shape, axes)
+        if not found:
+            return Catch(Placement(path, shape, tuple(rule.spec), index, tuple(passed)))
+        if not rule.optional:
+            return Catch(Placement(path, shape, whole(shape), index, tuple(passed)), tuple(found))
+        passed.append(f"layout.rules[{index}] passed on: {found[0].problem}")
+    return Catch(Placement(path, shape, whole(shape), None, tuple(passed)))
+
+
+def misfits(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -> list[Misfit]:
+    """Returns what keeps a spec from lying on a variable; nothing where it fits."""
+    if len(spec) != len(shape):
+        entries = "1 entry does" if len(spec) == 1 else f"{len(spec)} entries do"
+        return [Misfit(f"its {entries} not fit rank {len(shape)}", _mend_rank(spec, shape, axes))]
+    return [
+        Misfit(
+            f"axis {axis!r} of size {axes[axis]} does not divide dim {index} ({dim})",
+            mend_divisibility(index, shape, spec, axes),
+        )
+        for index, (dim, axis) in enumerate(zip(shape, spec, strict=True))
+        if axis is not None and dim % axes[axis]
+    ]
+
+
+def _mend_rank(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -> str:
+    axis = next((axis for axis in spec if axis is not None), None)
+    fitting = whole(shape) if axis is None else shard_spec(shape, axis, axes[axis])
+    return f"give one entry a dim, as spec: {show(fitting)}, or narrow match to variables of rank {len(spec)}"
+
+
+def mend_divisibility(index: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
+    """Words what works in place of a dim that its axis does not divide: null, another dim, another size."""
+    axis = spec[index]
+    assert axis is not None
+    free = [i for i, dim in enumerate(shape) if spec[i] is None and dim % axes[axis] == 0]
+    ways = [f"put null at dim {index}"]
+    if free:
+        ways.append(f"{axis} at " + " or ".join(f"dim {i} ({shape[i]})" for i in free))
+    sizes = near_divisors(shape[index], axes[axis])
+    if sizes:
+        ways.append(f"give {axis} a size that divides {shape[index]}: {', '.join(map(str, sizes))}")
+    return ", or ".join(ways)
+
+
+def near_divisors(number: int, size: int, most: int = 4) -> list[int]:
+    """Returns the divisors of a number above 1 that are nearest to a size, in order."""
+    divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
+    return sorted(sorted(divisors, key=lambda divisor: (abs(divisor - size), divisor))[:most])
+
+
+def show(spec: Iterable[str | None]) -> str:
+    """Returns a spec as it is typed in an override."""
+    return "[" + ",".join("null" if axis is None else axis for axis in spec) + "]"
+
+
+def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the axes of more than one device that split no dim of the inputs: those are there to split weights."""
+    taken = {axis for spec in config.inputs.values() for axis in spec}
+    return {axis: size for axis, size in axes.items() if size > 1 and axis not in taken}

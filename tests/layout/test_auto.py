@@ -1,0 +1,226 @@
+"""What layout=auto proposes, and that what it writes resolves to the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from runner import layout
+from runner.layout import auto
+from runner.layout.rules import Shape
+from runner.schema import LayoutConfig, RuleConfig
+from tests.layout.tables import MODELS, mlp, vit
+
+INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
+AXES = {"batch": 2, "model": 4}
+
+
+def config_with(*rules: RuleConfig) -> LayoutConfig:
+    return LayoutConfig(auto=True, rules=list(rules), inputs=dict(INPUTS))
+
+
+def proposed(variables: dict[str, Shape], axes: dict[str, int], *rules: RuleConfig) -> dict[str, layout.Spec]:
+    return {each.path: tuple(each.rule.spec or ()) for each in auto.propose(variables, config_with(*rules), axes)}
+
+
+def reasons(variables: dict[str, Shape], axes: dict[str, int]) -> dict[str, str]:
+    return {each.path: each.reason for each in auto.propose(variables, config_with(), axes)}
+
+
+def test_a_dense_pair_is_split_column_then_row_with_the_bias_of_the_column() -> None:
+    assert proposed(mlp(784, 128, 10), AXES) == {
+        "d1/kernel": (None, "model"),
+        "d1/bias": ("model",),
+        "d2/kernel": ("model", None),
+        "d2/bias": (None,),
+    }
+
+
+def test_pairs_with_the_most_elements_are_chosen_first() -> None:
+    found = proposed(mlp(16, 64, 512, 256, 10), AXES)
+    assert found["d2/kernel"] == (None, "model")  # (64, 512) and (512, 256) before (16, 64) and (256, 10)
+    assert found["d3/kernel"] == ("model", None)
+    assert found["d1/kernel"] == ("model", None)  # alone, 1,024 elements
+    assert found["d4/kernel"] == ("model", None)  # the logits: never by column
+
+
+@pytest.mark.parametrize("widths", [(64, 12), (33, 64), (30, 64, 12), (33, 45, 64), (64, 64, 64, 12)])
+def test_the_logits_are_never_split(widths: tuple[int, ...]) -> None:
+    found = proposed(mlp(*widths), AXES)
+    last = f"d{len(widths) - 1}"
+    assert found[f"{last}/kernel"][1] is None
+    assert found[f"{last}/bias"] == (None,)
+
+
+def test_layers_with_another_layer_between_are_no_pair() -> None:
+    variables = {"a/kernel": (64, 64), "norm/gamma": (64,), "b/kernel": (64, 64), "c/kernel": (64, 16)}
+    found = proposed(variables, AXES)
+    assert found["a/kernel"] == ("model", None)
+    assert found["b/kernel"] == (None, "model")
+    assert found["c/kernel"] == ("model", None)
+
+
+def test_a_dense_layer_alone_is_split_by_columns_where_its_rows_do_not_divide_and_it_is_not_the_last() -> None:
+    variables = {"a/kernel": (45, 64), "a/bias": (64,), "norm/gamma": (64,), "b/kernel": (45, 64)}
+    found = proposed(variables, AXES)
+    assert (found["a/kernel"], found["a/bias"]) == ((None, "model"), ("model",))
+    assert found["b/kernel"] == (None, None)
+    assert reasons(variables, AXES)["b/kernel"] == "its columns are the logits, and no axis divides its rows"
+
+
+def test_attention_is_split_on_its_heads_and_its_mlp_column_then_row() -> None:
+    found = proposed(vit(depth=1), AXES)
+    for name in ("query", "key", "value"):
+        assert found[f"block_0/attention/{name}/kernel"] == (None, "model", None)
+        assert found[f"block_0/attention/{name}/bias"] == ("model", None)
+    assert found["block_0/attention/output/kernel"] == ("model", None, None)
+    assert found["block_0/attention/output/bias"] == (None,)
+    assert found["block_0/mlp/up/kernel"] == (None, "model")
+    assert found["block_0/mlp/down/kernel"] == ("model", None)
+    assert found["patches/kernel"] == ("model", None)  # no pair with block_0/mlp/up, whose rows it fits
+    assert found["position/embedding"] == (None, None)
+
+
+@pytest.mark.parametrize("cube", [False, True])
+def test_attention_without_biases_is_known_by_its_shapes(cube: bool) -> None:
+    dim, heads, each = (8, 8, 8) if cube else (64, 4, 16)
+    variables: dict[str, Shape] = {
+        f"attention/{name}/kernel": (dim, heads, each) for name in ("query", "key", "value")
+    }
+    variables["attention/output/kernel"] = (heads, each, dim)
+    found = proposed(variables, AXES)
+    assert found["attention/output/kernel"] == ("model", None, None)
+    assert found["attention/key/kernel"] == (None, "model", None)
+
+
+def test_attention_whose_heads_do_not_divide_stays_whole_and_convolutions_of_one_dim_are_no_attention() -> None:
+    three = vit(dim=48, heads=3, depth=1)
+    assert proposed(three, AXES)["block_0/attention/query/kernel"] == (None, None, None)
+    assert reasons(three, AXES)["block_0/attention/query/kernel"] == "no axis (model of size 4) divides its 3 heads"
+    convolutions: dict[str, Shape] = {
+        "a/conv1/kernel": (3, 64, 64),
+        "a/conv1/bias": (64,),
+        "a/conv2/kernel": (3, 64, 64),
+        "a/conv2/bias": (64,),
+    }
+    assert not any(any(spec) for spec in proposed(convolutions, AXES).values())
+
+
+def test_convolutions_are_split_on_their_output_channels_or_whole() -> None:
+    variables: dict[str, Shape] = {"a/kernel": (3, 3, 32, 64), "b/kernel": (3, 3, 64, 30), "c/kernel": (1, 1, 8, 8)}
+    found = proposed(variables, AXES)
+    assert found == {
+        "a/kernel": (None, None, None, "model"),
+        "b/kernel": (None, None, None, None),
+        "c/kernel": (None, None, None, None),
+    }
+    assert "divides its 30 output channels" in reasons(variables, AXES)["b/kernel"]
+    assert reasons(variables, AXES)["c/kernel"] == "small, 64 elements"
+
+
+def test_without_a_model_axis_large_variables_are_split_over_the_batch_axis() -> None:
+    found = proposed(MODELS["convnet"], {"batch": 8})
+    assert found["conv2/kernel"] == (None, None, None, "batch")
+    assert found["dense1/kernel"] == (None, "batch")
+    assert found["dense1/bias"] == (None,)
+    assert not any(any(spec) for spec in proposed(MODELS["vit"], {"batch": 1}).values())
+
+
+def test_axes_of_the_inputs_split_no_weight() -> None:
+    config = LayoutConfig(auto=True, inputs={"image": ["data", "rows", None, None], "label": ["data"]})
+    axes = {"data": 2, "tensor": 2, "rows": 2}
+    used = {axis for each in auto.propose(vit(), config, axes) for axis in each.rule.spec or []}
+    assert used == {None, "tensor"}
+    del axes["tensor"]
+    used = {axis for each in auto.propose(vit(), config, axes) for axis in each.rule.spec or []}
+    assert used == {None, "data"}
+
+
+def test_of_several_model_axes_the_largest_that_divides_is_taken() -> None:
+    found = proposed(mlp(64, 12, 512, 10), {"batch": 1, "slow": 2, "fast": 8})
+    assert found["d2/kernel"] == (None, "fast")
+    narrow = proposed(mlp(64, 12, 500, 10), {"batch": 1, "slow": 2, "fast": 8})
+    assert narrow["d2/kernel"] == (None, "slow")  # fast does not divide 500
+
+
+def test_rules_of_the_config_keep_what_they_catch_and_proposals_count_on_after_them() -> None:
+    config = config_with(RuleConfig("d1/.*", shard="batch"), RuleConfig("d2/kernel", [None, "model"], optional=True))
+    placed = layout.resolve(config, mlp(784, 128, 10), AXES)
+    assert placed["d1/kernel"].spec == ("batch", None)
+    assert placed["d1/kernel"].rule == 0
+    assert placed["d2/kernel"].spec == ("model", None)
+    assert placed["d2/kernel"].rule == 2
+    assert placed["d2/kernel"].passed[0].startswith("layout.rules[1] passed on: axis 'model' of size 4")
+    assert [each.path for each in auto.propose(mlp(784, 128, 10), config, AXES)] == ["d2/kernel", "d2/bias"]
+
+
+dims = st.sampled_from([1, 2, 3, 4, 6, 8, 10, 12, 16, 28, 64, 128])
+layers = st.sampled_from(["d1", "d2", "d10", "a.b/query", "a.b/output", "conv+1", "b_0/mlp/up", "b_0/mlp/down", "on"])
+tables = st.dictionaries(
+    st.builds("{}/{}".format, layers, st.sampled_from(["kernel", "bias", "gamma", "no"])),
+    st.lists(dims, max_size=4).map(tuple),
+    max_size=12,
+)
+meshes = st.fixed_dictionaries({"batch": st.integers(1, 8)}, optional={"model": st.integers(1, 8), "on": dims})
+rule_lists = st.lists(
+    st.sampled_from(
+        [
+            RuleConfig("d1/.*", shard="batch", min_elements=64, optional=True),
+            RuleConfig(".*/bias", ["batch"], optional=True),
+            RuleConfig(r"d\d+/kernel", [None, "batch"], optional=True),
+            RuleConfig(".*'s: # {x}", [], optional=True),
+        ]
+    ),
+    max_size=3,
+    unique_by=lambda rule: rule.match,
+)
+
+
+@given(variables=tables | st.sampled_from(list(MODELS.values())), axes=meshes, rules=rule_lists)
+def test_proposals_place_every_variable_and_what_is_written_resolves_to_the_same(
+    variables: dict[str, Shape], axes: dict[str, int], rules: list[RuleConfig]
+) -> None:
+    config = config_with(*rules)
+    layout.check(config, axes)
+    proposals = auto.propose(variables, config, axes)
+    placed = layout.resolve(config, variables, axes)
+    assert list(placed) == list(variables)
+    assert {each.path for each in proposals} == {
+        path for path, placement in placed.items() if (placement.rule or 0) >= len(rules)
+    }
+    for each in proposals:
+        assert re.fullmatch(each.rule.match, each.path)
+        assert placed[each.path].spec == tuple(each.rule.spec or ())
+        assert math.prod(placed[each.path].shard_shape(axes)) <= math.prod(placed[each.path].shape)
+        assert each.reason
+        assert "\n" not in each.reason
+
+    text = auto.to_yaml(proposals, config)
+    merged = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.create(text))
+    again = OmegaConf.to_object(merged)
+    assert isinstance(again, LayoutConfig)
+    assert set(yaml.safe_load(text)) == {each.name for each in dataclasses.fields(LayoutConfig)}
+    assert (again.auto, again.inputs) == (False, config.inputs)
+    layout.check(again, axes)
+    assert layout.resolve(again, variables, axes) == placed
+    for line in text.splitlines():
+        assert line.startswith(("#", "auto:", "rules:", "inputs:", "  - {", "  # ", "  image:", "  label:"))
+
+
+def test_the_written_option_has_each_rule_on_a_line_under_its_reason() -> None:
+    config = config_with(RuleConfig("d2/bias", [None]))
+    assert auto.to_yaml(auto.propose(mlp(784, 128, 10), config, AXES), config).splitlines()[2:8] == [
+        "rules: # first re.fullmatch on layer/variable wins; no match: replicated",
+        "  # a rule of the config",
+        "  - {match: d2/bias, spec: [null]}",
+        "  # column, then d2/kernel by row: the activation between stays split over model",
+        "  - {match: d1/kernel, spec: [null, model]}",
+        "  # split like the columns of d1/kernel",
+    ]

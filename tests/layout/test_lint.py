@@ -1,0 +1,192 @@
+"""Rules with shard, rules that pass on, what is refused before and after the variables are known, and warnings."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner import layout
+from runner.errors import ConfigError
+from runner.schema import LayoutConfig, RuleConfig
+
+AXES = {"batch": 2, "model": 4}
+INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
+
+
+def make(*rules: RuleConfig, image: list[str | None] | None = None) -> LayoutConfig:
+    image = image or INPUTS["image"]
+    return LayoutConfig(rules=list(rules), inputs={"image": image, "label": image[:1]})
+
+
+def refused(config: LayoutConfig, variables: dict[str, tuple[int, ...]] | None = None) -> str:
+    def check_and_resolve() -> None:
+        layout.check(config, AXES)
+        layout.resolve(config, variables or {}, AXES)
+
+    with pytest.raises(ConfigError) as caught:
+        check_and_resolve()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "min_elements", "spec"),
+    [
+        ((8, 16), 0, (None, "model")),
+        ((16, 8), 0, ("model", None)),
+        ((16, 16), 0, (None, "model")),
+        ((8, 18), 0, ("model", None)),
+        ((3, 3, 24, 32), 0, (None, None, None, "model")),
+        ((6, 10), 0, (None, None)),
+        ((8, 16), 128, (None, "model")),
+        ((8, 16), 129, (None, None)),
+        ((), 0, ()),
+    ],
+)
+def test_shard_splits_the_largest_dim_that_the_axis_divides(
+    shape: tuple[int, ...], min_elements: int, spec: layout.Spec
+) -> None:
+    config = make(RuleConfig("w", shard="model", min_elements=min_elements), RuleConfig("w|x", [None]))
+    placed = layout.resolve(config, {"w": shape, "x": (5,)}, AXES)
+    assert (placed["w"].spec, placed["w"].rule) == (spec, 0)
+
+
+def test_an_optional_rule_passes_on_what_it_does_not_fit_and_says_why() -> None:
+    config = make(
+        RuleConfig("none", ["model"], optional=True),
+        RuleConfig(".*/kernel", ["model"], optional=True),
+        RuleConfig(".*/kernel", [None, "model"], optional=True),
+        RuleConfig(".*/kernel", ["model", None]),
+    )
+    layout.check(config, AXES)
+    placed = layout.resolve(config, {"a/kernel": (8, 10), "b/kernel": (8, 8), "b/bias": (8,)}, AXES)
+    assert (placed["a/kernel"].spec, placed["a/kernel"].rule) == (("model", None), 3)
+    assert placed["a/kernel"].passed == (
+        "layout.rules[1] passed on: its 1 entry does not fit rank 2",
+        "layout.rules[2] passed on: axis 'model' of size 4 does not divide dim 1 (10)",
+    )
+    assert placed["b/kernel"].rule == 2
+    assert placed["b/bias"] == layout.Placement("b/bias", (8,), (None,), None)
+
+
+def test_a_variable_that_every_optional_rule_passes_on_is_whole_and_keeps_the_notes() -> None:
+    placed = layout.resolve(make(RuleConfig("w", ["model"], optional=True)), {"w": (7,)}, AXES)
+    assert (placed["w"].spec, placed["w"].rule) == ((None,), None)
+    assert placed["w"].passed == ("layout.rules[0] passed on: axis 'model' of size 4 does not divide dim 0 (7)",)
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_an_unknown_axis_is_refused_even_in_an_optional_rule(optional: bool) -> None:
+    for rule in (RuleConfig("w", ["tensor"], optional=optional), RuleConfig("w", shard="tensor", optional=optional)):
+        assert "the mesh has no axis 'tensor', its axes are batch, model; add +mesh.axes.tensor=2" in refused(
+            make(rule)
+        )
+
+
+def test_an_unknown_axis_is_answered_with_the_meshes_that_have_it_or_the_nearest_name() -> None:
+    said = refused(make(image=["batch", "height", None, None]))
+    assert "choose a mesh that has it, as mesh=batch2_height2, mesh=batch2_height2_width2, mesh=batch4_height2" in said
+    assert "did you mean model?" in refused(make(RuleConfig("w", ["modle"])))
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts"),
+    [
+        ([RuleConfig("w")], ("layout.rules[0].spec=null", "exactly one of spec and shard", "shard: model")),
+        ([RuleConfig("w", [None], "model")], ("layout.rules[0].shard=model", "spec is [null]", "drop one")),
+        ([RuleConfig("w", [None], min_elements=3)], ("rules[0].min_elements=3", "only a rule with shard")),
+        ([RuleConfig("w", shard="model", min_elements=-1)], ("rules[0].min_elements=-1", "0 or more")),
+        (
+            [RuleConfig("w", ["model"]), RuleConfig("w", [None])],
+            ("layout.rules[1].match=w", "layout.rules[0] before it has the same match"),
+        ),
+        ([RuleConfig("w", shard="model", optional=True), RuleConfig("w", [None])], ("rules[1].match=w", "same match")),
+        ([RuleConfig("w", ["model"], optional=True)] * 2, ("rules[1].match=w", "same match")),
+        (
+            [RuleConfig(".*", shard="model"), RuleConfig("w", [None], optional=True)],
+            ("layout.rules[1].match=w", "layout.rules[0] before it catches every variable (.*)"),
+        ),
+    ],
+)
+def test_a_rule_that_can_do_nothing_or_two_things_is_refused_before_any_variable_is_known(
+    rules: list[RuleConfig], parts: tuple[str, ...]
+) -> None:
+    said = refused(make(*rules))
+    for part in parts:
+        assert part in said
+
+
+def test_a_rule_that_earlier_ones_shadow_is_refused_with_their_indices() -> None:
+    config = make(RuleConfig("a.*", ["model"]), RuleConfig("b.*", ["model"]), RuleConfig("[ab]1", [None]))
+    said = refused(config, {"a1": (4,), "a2": (4,), "b1": (4,)})
+    assert said.startswith("layout.rules[2].match=[ab]1 is refused: it catches no variable (earlier rules catch all")
+    assert "layout.rules[0], layout.rules[1]" in said
+
+
+def test_an_optional_rule_may_be_shadowed_or_match_nothing() -> None:
+    config = make(RuleConfig("a.*", ["model"]), RuleConfig("a1", [None], optional=True))
+    assert layout.resolve(config, {"a1": (4,)}, AXES)["a1"].rule == 0
+
+
+WARNED = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/kernel": (128, 10), "d2/bias": (10,), "d3/kernel": (8, 8)}
+
+
+def test_a_large_variable_that_is_whole_is_warned_of_where_an_axis_could_split_it() -> None:
+    (warning, second) = layout.lint(make(), WARNED, AXES)
+    assert warning == (
+        "d1/kernel, shape [784, 128], is whole on every device of axis 'model' of size 4; "
+        "model divides dim 0 (784), dim 1 (128)"
+    )
+    assert second.startswith("d2/kernel")  # the largest quarter of five, rounded up, is two
+
+
+@pytest.mark.parametrize(
+    ("config", "axes"),
+    [
+        (make(), {"batch": 8}),
+        (make(), {"batch": 8, "model": 1}),
+        (make(image=["batch", "model", None, None]), AXES),
+        (make(RuleConfig("d1/kernel", ["batch", None]), RuleConfig("d2/kernel", ["model", None])), AXES),
+    ],
+)
+def test_no_warning_where_no_axis_is_free_or_the_variable_is_split(config: LayoutConfig, axes: dict[str, int]) -> None:
+    assert layout.lint(config, WARNED, axes) == []
+
+
+def test_small_variables_are_not_warned_of() -> None:
+    assert layout.lint(make(), {"a": (32, 31), "b": (4,)}, AXES) == []
+    assert len(layout.lint(make(), {"a": (32, 32), "b": (4,)}, AXES)) == 1
+
+
+def test_a_warning_says_why_a_large_variable_stayed_whole() -> None:
+    passing = make(RuleConfig("w", ["model", None], optional=True))
+    assert layout.lint(passing, {"w": (1023, 11)}, AXES)[0].endswith(
+        "layout.rules[0] passed on: axis 'model' of size 4 does not divide dim 0 (1023)"
+    )
+    assert layout.lint(make(), {"w": (1023, 11)}, AXES)[0].endswith("it divides no dim")
+    proposing = LayoutConfig(auto=True, inputs=INPUTS)
+    assert (
+        "layout=auto left it: no axis (model of size 4)" in layout.lint(proposing, {"w/kernel": (1023, 11)}, AXES)[0]
+    )
+
+
+def test_a_shard_rule_that_splits_nothing_is_warned_of() -> None:
+    config = make(RuleConfig(".*", shard="batch", min_elements=1 << 20))
+    (warning,) = layout.lint(config, WARNED, {"batch": 2})
+    assert warning.startswith("layout.rules[0] splits none of the 5 variables that it catches: each has fewer than")
+
+
+def test_images_that_the_axes_do_not_divide_are_refused_with_what_works() -> None:
+    axes = {"batch": 2, "height": 3}
+    config = make(image=["batch", "height", None, None])
+    layout.check_inputs(config, (8, 27, 28, 1), axes)
+    with pytest.raises(ConfigError) as caught:
+        layout.check_inputs(config, (8, 28, 30, 1), axes)
+    assert str(caught.value) == (
+        "layout.inputs.image=[batch,height,null,null] is refused: axis 'height' of size 3 does not divide dim 1, the "
+        "height (28), of images [8, 28, 30, 1]; put null at dim 1, or height at dim 2 (30), or give height a size "
+        "that divides 28: 2, 4, 7, 14, or set dataset.image_size=[30,30]"
+    )
+    with pytest.raises(
+        ConfigError, match=r"dim 3, the channel \(1\).*; put null at dim 3, or height at dim 1 \(27\)$"
+    ):
+        layout.check_inputs(make(image=["batch", None, None, "height"]), (8, 27, 28, 1), axes)

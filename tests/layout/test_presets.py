@@ -1,0 +1,198 @@
+"""Every layout preset on the paths and shapes of every model and on many meshes; where each rule was written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from runner import layout, paths
+from runner.errors import ConfigError
+from runner.schema import LayoutConfig
+from tests.layout.tables import MODELS, mlp, vit
+
+CONF = paths.conf_dir()
+PRESETS = sorted(path.stem for path in (CONF / "layout").glob("*.yaml"))
+MESHES: dict[str, dict[str, int]] = {
+    "batch8": {"batch": 8},
+    "batch4_model2": {"batch": 4, "model": 2},
+    "batch2_model4": {"batch": 2, "model": 4},
+    "model8": {"batch": 1, "model": 8},
+    "batch4_height2": {"batch": 4, "height": 2},
+    "batch2_height2_width2": {"batch": 2, "height": 2, "width": 2},
+}
+
+
+def load(name: str) -> LayoutConfig:
+    merged = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.load(CONF / f"layout/{name}.yaml"))
+    made = OmegaConf.to_object(merged)
+    assert isinstance(made, LayoutConfig)
+    return made
+
+
+def axes_named(config: LayoutConfig) -> set[str]:
+    specs = [*config.inputs.values(), *(rule.spec or [rule.shard] for rule in config.rules)]
+    return {axis for spec in specs for axis in spec if axis is not None}
+
+
+def specs(preset: str, model: str, mesh: str) -> dict[str, layout.Spec]:
+    placed = layout.resolve(load(preset), MODELS[model], MESHES[mesh])
+    return {path: placement.spec for path, placement in placed.items()}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refused_on_others(
+    preset: str, mesh: str
+) -> None:
+    config, axes = load(preset), MESHES[mesh]
+    if not axes_named(config) <= set(axes):
+        with pytest.raises(ConfigError, match=r"the mesh has no axis .*choose a mesh that has it, as mesh="):
+            layout.check(config, axes)
+        return
+    layout.check(config, axes)
+    for table in MODELS.values():
+        placed = layout.resolve(config, table, axes)
+        for placement in placed.values():
+            used = [axis for axis in placement.spec if axis is not None]
+            shards = math.prod(placement.shard_shape(axes)) * math.prod(axes[axis] for axis in used)
+            assert shards == math.prod(placement.shape)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_it(preset: str) -> None:
+    text = (CONF / f"layout/{preset}.yaml").read_text()
+    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs"}
+    command = next(line for line in text.splitlines() if "python -m runner" in line)
+    assert f"layout={preset}" in command.split()
+    mesh = next(word for word in command.split() if word.startswith("mesh=")).partition("=")[2]
+    axes = yaml.safe_load((CONF / f"mesh/{mesh}.yaml").read_text())["axes"]
+    assert axes_named(load(preset)) <= set(axes)
+
+
+def test_megatron_splits_an_mlp_column_then_row() -> None:
+    assert specs("megatron", "mlp", "batch2_model4") == {
+        "d1/kernel": (None, "model"),
+        "d1/bias": ("model",),
+        "d2/kernel": ("model", None),
+        "d2/bias": (None,),
+    }
+    deep = specs("megatron", "mlp_deep", "model8")
+    assert [deep[f"d{index}/kernel"].index("model") for index in (1, 2, 3, 4)] == [1, 0, 1, 0]
+
+
+def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_the_classes() -> None:
+    placed = layout.resolve(load("megatron"), mlp(784, 64, 32, 10), MESHES["batch2_model4"])
+    assert placed["d3/kernel"].spec == (None, None)
+    assert placed["d3/bias"].spec == (None,)
+    assert placed["d3/kernel"].passed == (
+        "layout.rules[3] passed on: axis 'model' of size 4 does not divide dim 1 (10)",
+    )
+
+
+def test_megatron_leaves_convolutions_whole_and_splits_the_dense_pair_after_them() -> None:
+    found = specs("megatron", "convnet", "batch4_model2")
+    split = {path: spec for path, spec in found.items() if any(spec)}
+    assert split == {
+        "dense1/kernel": (None, "model"),
+        "dense1/bias": ("model",),
+        "dense2/kernel": ("model", None),
+    }
+
+
+def test_megatron_splits_attention_on_its_heads_and_the_mlp_of_a_block_column_then_row() -> None:
+    found = specs("megatron", "vit", "batch2_model4")
+    block = {path.removeprefix("block_1/"): spec for path, spec in found.items() if path.startswith("block_1/")}
+    inward = ("query", "key", "value")
+    assert {path: spec for path, spec in block.items() if any(spec)} == {
+        **{f"attention/{name}/kernel": (None, "model", None) for name in inward},
+        **{f"attention/{name}/bias": ("model", None) for name in inward},
+        "attention/output/kernel": ("model", None, None),
+        "mlp/up/kernel": (None, "model"),
+        "mlp/up/bias": ("model",),
+        "mlp/down/kernel": ("model", None),
+    }
+    assert not any(any(spec) for path, spec in found.items() if not path.startswith("block_"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_fsdp_splits_every_large_variable_on_its_largest_dim(model: str) -> None:
+    for path, spec in specs("fsdp", model, "batch8").items():
+        shape = MODELS[model][path]
+        fitting = [dim for dim in shape if dim % 8 == 0]
+        assert any(spec) == (math.prod(shape) >= 1024 and bool(fitting)), path
+        if any(spec):
+            assert shape[spec.index("batch")] == max(fitting)
+
+
+def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_where_it_divides() -> None:
+    assert specs("fsdp_megatron", "mlp", "batch4_model2") == {
+        "d1/kernel": ("batch", "model"),
+        "d1/bias": ("model",),
+        "d2/kernel": ("model", None),  # 10 classes
+        "d2/bias": (None,),
+    }
+    found = specs("fsdp_megatron", "vit", "batch2_model4")
+    assert found["block_0/attention/query/kernel"] == ("batch", "model", None)
+    assert found["block_0/attention/output/kernel"] == ("model", None, "batch")
+    assert found["block_0/mlp/up/kernel"] == ("batch", "model")
+    assert found["block_0/mlp/down/kernel"] == ("model", "batch")
+    assert found["position/embedding"] == (None, "batch")
+    assert specs("fsdp_megatron", "convnet", "batch4_model2")["conv3/kernel"] == (None, None, None, "batch")
+    three = specs("fsdp_megatron", "vit_3_heads", "batch2_model4")
+    assert three["block_0/attention/query/kernel"] == ("batch", None, None)  # model does not divide the heads
+
+
+@pytest.mark.parametrize(("preset", "mesh"), [("spatial", "batch4_height2"), ("spatial2d", "batch2_height2_width2")])
+def test_spatial_layouts_leave_every_weight_whole(preset: str, mesh: str) -> None:
+    assert not any(any(spec) for model in MODELS for spec in specs(preset, model, mesh).values())
+    layout.check_inputs(load(preset), (128, 28, 28, 1), MESHES[mesh])
+
+
+def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
+    axes = {"data": 2, "tensor": 2, "rows": 2}
+    config = load("auto")
+    config.inputs = {"image": ["data", "rows", None, None], "label": ["data"]}
+    layout.check(config, axes)
+    layout.check_inputs(config, (128, 28, 28, 1), axes)
+    placed = layout.resolve(config, vit(), axes)
+    assert {axis for each in placed.values() for axis in each.spec} == {None, "tensor"}
+    assert placed["block_0/attention/query/kernel"].spec == (None, "tensor", None)
+
+
+def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
+    count = len(load("megatron").rules)
+    found = layout.origins("megatron", ["layout=megatron", "mesh=batch4_model2"], CONF, count)
+    assert len(found) == count
+    lines = (CONF / "layout/megatron.yaml").read_text().splitlines()
+    for rule, origin in zip(load("megatron").rules, found, strict=True):
+        name, _, line = origin.partition(":")
+        assert name == "layout/megatron.yaml"
+        assert rule.match in lines[int(line) - 1]
+
+
+def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
+    given = "layout.rules=[{match: d1/kernel, spec: [null, model]}]"
+    assert layout.origins("replicated", ["mesh=model8", given], CONF, 1) == [f"override {given}"]
+    (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], CONF, 1)
+    assert long.startswith("override ++layout.rules=[xxx")
+    assert len(long) < 80
+    one = layout.origins("megatron", ["layout.rules.1.optional=false"], CONF, 6)
+    assert one[1] == "override layout.rules.1.optional=false"
+    assert one[0].startswith("layout/megatron.yaml:")
+    assert layout.origins("mine", [], tmp_path, 2) == ["layout/mine.yaml"] * 2
+
+
+def test_a_rule_of_an_experiment_has_its_line_there(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/wide.yaml").write_text(
+        "# @package _global_\nlayout:\n  rules:\n  - {match: a, spec: [null]}\n  - match: b\n    spec: [null]\n"
+    )
+    (tmp_path / "experiment/plain.yaml").write_text("# @package _global_\ntrainer:\n  epochs: 1\n")
+    found = layout.origins("replicated", ["experiment=wide"], tmp_path, 2)
+    assert found == ["experiment/wide.yaml:4", "experiment/wide.yaml:5"]
+    assert layout.origins("replicated", ["experiment=plain"], tmp_path, 1) == ["layout/replicated.yaml"]
+    assert layout.origins("replicated", ["layout.rules=[]", "experiment=wide"], tmp_path, 1)[0].startswith("override")
