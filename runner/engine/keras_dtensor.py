@@ -92,9 +92,9 @@ class KerasDTensorEngine:
         check_model(plain, self._config, self._data.num_classes)
         initial = {path: variable.numpy() for path, variable in named_variables(plain).items()}
         shapes = {path: value.shape for path, value in initial.items()}
-        self.placements: Mapping[str, layout.Placement] = layout.resolve(
-            self._config.layout, shapes, self._config.mesh.axes
-        )
+        axes, images = self._config.mesh.axes, (self._config.dataset.batch_size, *self._data.input_shape)
+        layout.check_inputs(self._config.layout, images, axes)
+        self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
         layouts = {path: self._layout(placement.spec) for path, placement in self.placements.items()}
         self._model = self._factory.on_mesh(self._mesh, layouts)
         self._variables = named_variables(self._model)
