@@ -131,12 +131,13 @@ class Collective:
     """Communication of one training step.
 
     Attributes:
-      kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `broadcast`.
+      kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast` or `permute` (each device to one).
       axis: mesh axis, or several joined by `+`, over whose devices it runs.
       phase: `forward`, `backward` or `update`.
       origin: canonical path of the variable, or of the layer, that it serves; empty where the program does not tell.
       count: how many a device takes part in.
-      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all) or gets out (all_gather).
+      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all,
+        permute) or gets out (all_gather).
       counted: read from the program that the engine made; else estimated from the layout.
     """
 

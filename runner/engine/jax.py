@@ -306,7 +306,9 @@ class JaxEngine:
         """Returns what the compiled step communicates, read from XLA's program."""
         from runner.engine.jax_program import collectives
 
-        return collectives(self.program.as_text(), self._config.mesh.axes, self.placements)
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        text, axes = self.program.as_text(), self._config.mesh.axes
+        return collectives(text, axes, self.placements, data_axes, looped=self._on_device)
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one global batch, in the order of the calls."""
