@@ -101,6 +101,7 @@ class JaxEngine:
         others = [v for i, v in enumerate(self._model.non_trainable_variables) if i not in seeds]
         self._trained = [paths[id(variable)] for variable in self._model.trainable_variables]
         self._held = [paths[id(variable)] for variable in others]
+        self._layers = [path for path in names.layers.values() if path]
         self._slots = self._rule_slots()
         shardings = {path: self._sharding(placement.spec) for path, placement in self.placements.items()}
         trained = [shardings[path] for path in self._trained]
@@ -254,14 +255,14 @@ class JaxEngine:
         """Runs the steps in one program, or one after another without waiting for any."""
         program, numbers = self._compiled(batches), self._numbers(batches, first_step)
         if self._on_device:
-            self._state, *found = program(self._state, batches.images, batches.labels, numbers)
-            return _Pending(*found, batches.weights, batches.steps)
-        rows: list[tuple[Any, ...]] = []
+            self._state, loss, hit, penalty = program(self._state, batches.images, batches.labels, numbers)
+            return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+        rows = []
         for index in range(batches.steps):
-            self._state, *found = program(self._state, batches.images, batches.labels, numbers, np.int32(index))
-            rows.append(tuple(found))
-        loss, hit, penalty = (list(column) for column in zip(*rows, strict=True))
-        return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+            self._state, *row = program(self._state, batches.images, batches.labels, numbers, np.int32(index))
+            rows.append(row)
+        losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
+        return _Pending(losses, hits, penalties, batches.weights, batches.steps)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; the state stays as it is."""
@@ -308,7 +309,7 @@ class JaxEngine:
 
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
         text, axes = self.program.as_text(), self._config.mesh.axes
-        return collectives(text, axes, self.placements, data_axes, looped=self._on_device)
+        return collectives(text, axes, self.placements, self._layers, self._trained, data_axes, looped=self._on_device)
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one global batch, in the order of the calls."""

@@ -122,7 +122,7 @@ class Keras3Factory:
 
         from runner.model.jax_layers import jax_keras
 
-        extra = {target.LAYOUTS: {}} if target.LAYOUTS in _parameters(self._builder) else {}
+        extra: dict[str, Any] = {target.LAYOUTS: {}} if target.LAYOUTS in _parameters(self._builder) else {}
         with _drawn_from(self._seed):
             try:
                 model = self._builder(

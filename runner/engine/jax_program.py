@@ -1,8 +1,8 @@
 """Reads a step's communication out of the text of the program that XLA made of it.
 
 Each collective is an instruction whose metadata names the JAX operation that it serves, with the Keras layers as
-scopes and `transpose(...)` around what the gradient added; its replica groups tell the devices. XLA merges collectives:
-one instruction then carries several tensors.
+scopes and `transpose(...)` around what the gradient added; its replica groups tell the devices. XLA merges
+collectives: one instruction then carries several tensors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,8 @@ def collectives(
     text: str,
     axes: Mapping[str, int],
     placements: Mapping[str, Placement],
+    layers: Collection[str],
+    trained: Collection[str],
     data_axes: Collection[str],
     *,
     looped: bool,
@@ -58,7 +61,9 @@ def collectives(
     Args:
       text: the compiled program, as XLA prints it.
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
-      placements: of every variable, by canonical path; collectives are put down to these and to their layers.
+      placements: of every variable, by canonical path; collectives are put down to these.
+      layers: canonical paths of the layers; collectives are put down to these too.
+      trained: paths of the variables that have gradients.
       data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
       looped: the step is the body of a loop, so that the entry computation runs once a call and is left out.
 
@@ -69,16 +74,17 @@ def collectives(
     Raises:
       EngineError: replica groups in a form that is not understood.
     """
-    operations = dict(found.groups() for line in text.splitlines() if (found := _DEFINITION.match(line)))
-    origins = _Origins(placements, axes, data_axes)
+    defined = [matched for line in text.splitlines() if (matched := _DEFINITION.match(line))]
+    operations = {matched[1]: matched[2] for matched in defined}
+    origins = _Origins(placements, layers, trained, axes, data_axes)
     found: list[Collective] = []
     for line in _lines(text, entry=not looped):
-        matched = _INSTRUCTION.match(line)
-        if matched is None:
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
             continue
-        axis = _axis(matched["rest"], axes)
+        axis = _axis(instruction["rest"], axes)
         if axis:  # a group of one device communicates nothing
-            found += _read(matched, axis, axes, operations, origins)
+            found += _read(instruction, axis, axes, operations, origins)
     return found
 
 
@@ -161,15 +167,13 @@ def _axis(rest: str, axes: Mapping[str, int]) -> str:
 
 def _groups(rest: str, devices: int) -> list[list[int]]:
     """Returns the devices of each group, of the three forms that XLA prints them in."""
-    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\](?:\{[^}]*\})? ?\{([^}]*)\}", rest)
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? *\{([^}]*)\}", rest)
     if mesh:
-        return _mesh_groups(mesh.group(1), mesh.group(2))
-    tiled = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest)
+        return _mesh_groups(mesh.group(1), mesh.group(2) or "", mesh.group(3))
+    tiled = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", rest)
     if tiled:
-        shape, source = ([int(n) for n in part.split(",")] for part in tiled.group(1, 2))
-        ids = np.arange(math.prod(source)).reshape(source)
-        ids = ids.transpose([int(n) for n in tiled.group(3).split(",")]) if tiled.group(3) else ids
-        return [[int(n) for n in row] for row in ids.reshape(shape)]
+        ids = _permuted(tiled.group(2)).reshape([int(n) for n in tiled.group(1).split(",")])
+        return [[int(n) for n in row] for row in ids]
     listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", rest)
     if listed:
         rows = [[int(n) for n in row.split(",") if n] for row in re.findall(r"\{([\d,]*)\}", listed.group(1))]
@@ -177,7 +181,17 @@ def _groups(rest: str, devices: int) -> list[list[int]]:
     raise EngineError(f"replica groups in an unknown form: {rest[:200]}")
 
 
-def _mesh_groups(shape: str, chosen: str) -> list[list[int]]:
+def _permuted(text: str) -> Any:
+    """Reads the device numbers of `[2,4]T(1,0)`, which counts up to 8 in two dims and swaps these."""
+    found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if found is None:
+        raise EngineError(f"device numbers in an unknown form: {text[:200]}")
+    shape = [int(n) for n in found.group(1).split(",")]
+    ids = np.arange(math.prod(shape)).reshape(shape)
+    return (ids.transpose([int(n) for n in found.group(2).split(",")]) if found.group(2) else ids).reshape(-1)
+
+
+def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
     """Reads `'axis_0'=2,'axis_1'=4` and `'axis_0'`; `'axis_1':(1)2` is the first factor of 2 of an axis."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", shape)}
     cuts: dict[str, list[int]] = {name: [1, size] for name, size in sizes.items()}
@@ -187,7 +201,7 @@ def _mesh_groups(shape: str, chosen: str) -> list[list[int]]:
         cuts[name] = sorted({*cuts[name], start, stop})
         wanted.append((name, start, stop))
     factors = [(name, a, b) for name, points in cuts.items() for a, b in itertools.pairwise(points)]
-    ids = np.arange(math.prod(sizes.values())).reshape([b // a for _, a, b in factors])
+    ids = _permuted(order or f"[{math.prod(sizes.values())}]").reshape([b // a for _, a, b in factors])
     inner = [i for i, (name, a, b) in enumerate(factors) if any(n == name and s <= a and b <= e for n, s, e in wanted)]
     outer = [i for i in range(len(factors)) if i not in inner]
     width = math.prod(ids.shape[i] for i in inner)
@@ -226,10 +240,16 @@ class _Origins:
     """Finds the variable or layer that a collective serves, by its operation's scopes and its shape."""
 
     def __init__(
-        self, placements: Mapping[str, Placement], axes: Mapping[str, int], data_axes: Collection[str]
+        self,
+        placements: Mapping[str, Placement],
+        layers: Collection[str],
+        trained: Collection[str],
+        axes: Mapping[str, int],
+        data_axes: Collection[str],
     ) -> None:
+        self._trained = set(trained)
         self._placements, self._axes, self._data_axes = placements, axes, set(data_axes)
-        self._layers: dict[str, list[str]] = {}
+        self._layers: dict[str, list[str]] = {layer: [] for layer in layers}
         for path in placements:
             self._layers.setdefault(path.rpartition("/")[0], []).append(path)
         self._claimed: set[tuple[str, str, str, str]] = set()
@@ -247,7 +267,8 @@ class _Origins:
 
     def _variable(self, layer: str, tensor: _Tensor, kind: str, phase: str, axis: str) -> str | None:
         """Returns the layer's variable of the tensor's shape; XLA may have transposed it."""
-        fits = [path for path in self._layers[layer] if sorted(tensor.shape) in self._shapes(path, axis.split("+"))]
+        known = [path for path in self._layers[layer] if kind == "all_gather" or path in self._trained]
+        fits = [path for path in known if sorted(tensor.shape) in self._shapes(path, axis.split("+"))]
         for path in fits:
             if (kind, phase, axis, path) not in self._claimed:
                 self._claimed.add((kind, phase, axis, path))
