@@ -8,6 +8,7 @@ order to lose. Each formula is written once, for any array module that `runner.a
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,8 +50,7 @@ def make_rule(config: OptimizerConfig, ops: Any = None) -> Rule:
       config: kind and numbers.
       ops: the module of the tensors, `tensorflow` or `jax.numpy`; null: TensorFlow, imported here.
     """
-    if ops is None:
-        import tensorflow as ops
+    ops = ops or importlib.import_module("tensorflow")
     return {"adam": _adam, "adamw": _adam, "sgd": _sgd, "rmsprop": _rmsprop}[config.name](config, arrays.of(ops))
 
 
@@ -113,9 +113,7 @@ def clip(config: ClipConfig, gradients: list[Any], ops: Any = None) -> list[Any]
       gradients: whole or split over a mesh.
       ops: the module of the tensors, `tensorflow` or `jax.numpy`; null: TensorFlow, imported here.
     """
-    if ops is None:
-        import tensorflow as ops
-    xp = arrays.of(ops)
+    xp = arrays.of(ops or importlib.import_module("tensorflow"))
     if config.norm is not None:
         limit = config.norm
         return [g * limit / xp.maximum(xp.sqrt(xp.total(xp.square(g))), limit) for g in gradients]
@@ -171,9 +169,7 @@ def reference(config: OptimizerConfig, total_steps: int, keras: Any = None) -> A
       total_steps: steps of the whole training.
       keras: `tf_keras` or Keras 3; null: tf_keras, imported here.
     """
-    if keras is None:
-        import tf_keras as keras
-
+    keras = keras or importlib.import_module("tf_keras")
     clip_keys = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
     arguments: dict[str, Any] = {clip_keys[k]: v for k, v in vars(config.clip).items() if v is not None}
     arguments |= {key: getattr(config, key) for key in RULE_KEYS[config.name]}
