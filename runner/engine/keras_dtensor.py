@@ -16,8 +16,18 @@ from typing import Any
 import numpy as np
 
 from runner import layout, mesh, optimizer
-from runner.engine import canary
-from runner.engine.base import Array, DataSpec, EvalMetrics, HostBatches, PlacedBatches, StepMetrics, VariableInfo
+from runner.engine import canary, program
+from runner.engine.base import (
+    Array,
+    Collective,
+    DataSpec,
+    EvalMetrics,
+    HostBatches,
+    LayerOutput,
+    PlacedBatches,
+    StepMetrics,
+    VariableInfo,
+)
 from runner.engine.dtensor import check_order, pack, prepare_environment, unpack, zeros
 from runner.engine.storage import gather_for_use, read_held
 from runner.errors import ConfigError, EngineError
@@ -139,15 +149,47 @@ class KerasDTensorEngine:
 
     def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
         """Runs the steps in one call; their number is an input, so that it needs no new trace."""
-        if self._train is None:
-            try:
-                self._train = self._compiled(batches)
-            except Exception:
-                if self._refusal is not None:  # AutoGraph wraps it in an error of its own
-                    raise self._refusal from None
-                raise
+        self.compile(batches)
         loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step))
         return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+
+    def compile(self, batches: PlacedBatches) -> None:
+        """Makes the step's program, once, for batches of these shapes."""
+        if self._train is not None:
+            return
+        try:
+            self._train = self._compiled(batches)
+        except Exception:
+            if self._refusal is not None:  # AutoGraph wraps it in an error of its own
+                raise self._refusal from None
+            raise
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Returns the canonical paths of the trainable variables."""
+        return tuple(self._trained)
+
+    def collectives(self) -> list[Collective]:
+        """Returns what the compiled step communicates, read from the program that DTensor made.
+
+        Raises:
+          EngineError: nothing was compiled yet.
+        """
+        if self._train is None:
+            raise EngineError("the step's collectives are asked for before it was compiled")
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        return program.collectives(self._loop, self._before, self._config.mesh.axes, self.placements, data_axes)
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns the outputs of the layers of a Sequential or functional model that have variables."""
+        batch = self._config.dataset.batch_size
+        named = {path.rpartition("/")[0] for path in self._variables}
+        layers = [layer for layer in self._model.layers if layer.name in named]
+        shapes = [tuple(batch if dim is None else dim for dim in layer.output_shape) for layer in layers]
+        return [
+            LayerOutput(layer.name, type(layer).__name__, shape, layer.compute_dtype)
+            for layer, shape in zip(layers, shapes, strict=True)
+        ]
 
     def _train_inputs(self, batches: PlacedBatches, steps: int, first_step: int) -> tuple[Any, ...]:
         """Returns images, labels and all numbers of a call in one vector.
@@ -169,6 +211,7 @@ class KerasDTensorEngine:
         """
         import tensorflow as tf
 
+        self._before = program.function_names()
         for left in reversed(range(_COMPILATIONS)):
             call = tf.function(self._train_call)
             try:
@@ -185,6 +228,7 @@ class KerasDTensorEngine:
         import tensorflow as tf
 
         calls = int(images.shape[0])
+        self._loop = next(_loop_names)
         steps, first, counts = tf.gather(numbers, 0), tf.gather(numbers, 1), numbers[_COUNTS:]
 
         def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
@@ -203,7 +247,7 @@ class KerasDTensorEngine:
         start = (tf.constant(0), empty, empty, counts * 0.0)
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, loss, hit, penalty = tf.while_loop(
-            lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=next(_loop_names)
+            lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=self._loop
         )
         return loss, hit, penalty
 
