@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from runner.engine.base import Collective
+from runner.errors import EngineError
 from runner.layout import Placement
 
 UPDATE_SCOPE = "update"  # name scope of the optimizer's operations
@@ -75,11 +76,11 @@ def collectives(
       count of 0; what DTensor pads it with has an entry of its own, of no origin, so that the bytes add up.
 
     Raises:
-      RuntimeError: TensorFlow holds no such loop, or a collective that is not understood.
+      EngineError: TensorFlow holds no such loop, or a collective that is not understood.
     """
     bodies = [name for name in function_names() - before if name.startswith(f"{loop}_") and name.endswith("_body")]
     if not bodies:
-        raise RuntimeError(f"TensorFlow holds no body of the loop {loop}; was the step compiled?")
+        raise EngineError(f"TensorFlow holds no body of the loop {loop}; was the step compiled?")
     origins = _Origins(placements, axes, data_axes)
     found: list[Collective] = []
     for nodes, node in _collective_nodes(min(bodies, key=len), set()):
@@ -98,7 +99,7 @@ def _collective_nodes(function: str, seen: set[str]) -> Iterator[tuple[dict[str,
     for node in nodes.values():
         if node.op.startswith("Collective") and not node.op.startswith("CollectiveInit"):
             if node.op not in _OPS:
-                raise RuntimeError(f"collective {node.name} is of an unknown kind, {node.op}")
+                raise EngineError(f"collective {node.name} is of an unknown kind, {node.op}")
             yield nodes, node
         called = [value.func.name for value in node.attr.values() if value.HasField("func")]
         for name in called:
@@ -166,14 +167,14 @@ def _axis(nodes: Mapping[str, Any], node: Any, axes: Mapping[str, int]) -> str:
         key = _producer(nodes, key.input[0])
     table = _producer(nodes, key.input[0]) if key is not None and key.op == "Slice" else None
     if table is None or table.op != "Const":
-        raise RuntimeError(f"collective {node.name}: its table of groups was not found")
+        raise EngineError(f"collective {node.name}: its table of groups was not found")
     import tensorflow as tf
 
     groups = tf.make_ndarray(table.attr["value"].tensor).reshape(-1)
     for names, expected in device_groups(axes).items():
         if _partition(groups.tolist()) == _partition(expected):
             return "+".join(names)
-    raise RuntimeError(f"collective {node.name}: its groups {groups.tolist()} are those of no axes of the mesh")
+    raise EngineError(f"collective {node.name}: its groups {groups.tolist()} are those of no axes of the mesh")
 
 
 def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], list[int]]:
@@ -202,7 +203,9 @@ def _partition(keys: Sequence[int]) -> list[int]:
 def _phase(name: str) -> str:
     if f"/{UPDATE_SCOPE}/" in name:
         return "update"
-    return "backward" if name.startswith("gradient_tape/") or "/gradient_tape/" in name else "forward"
+    # A tape adds up the gradients of what several layers use under no layer's name; DTensor appends numbers.
+    summed = re.match(r"[^/]+/AddN(_\d+)*(/DTensor|$)", name) is not None
+    return "backward" if summed or "gradient_tape/" in name else "forward"
 
 
 class _Origins:
@@ -214,7 +217,8 @@ class _Origins:
         self._placements, self._axes, self._data_axes = placements, axes, set(data_axes)
         self._layers: dict[str, list[str]] = {}
         for path in placements:
-            self._layers.setdefault(path.rpartition("/")[0], []).append(path)
+            # A layer's name is all that a node tells, and stands for the path: `block_0.norm` for `block_0/norm`.
+            self._layers.setdefault(path.rpartition("/")[0].replace(".", "/"), []).append(path)
         self._claimed: set[tuple[str, str, str]] = set()
 
     def of(self, member: _Member, phase: str, axis: str) -> str:
@@ -227,14 +231,18 @@ class _Origins:
             return ""
         layer = max(inside, key=len)
         if phase == "forward" and "ReadVariableOp" not in member.name and "gather/" not in member.name:
-            return layer  # the forward pass reduces outputs; it communicates variables where it reads them
+            return self._name(layer)  # the forward pass reduces outputs; it communicates variables where it reads them
         if not self._data_axes & set(axis.split("+")):
-            return layer
-        return self._variable(layer, member, phase, axis) or layer
+            return self._name(layer)
+        return self._variable(layer, member, phase, axis) or self._name(layer)
+
+    def _name(self, layer: str) -> str:
+        """Returns a layer's canonical path."""
+        return self._layers[layer][0].rpartition("/")[0]
 
     def _variable(self, layer: str, member: _Member, phase: str, axis: str) -> str | None:
         used = axis.split("+")
-        fits = [path for path in self._layers[layer] if member.shape in self._shapes(path, used)]
+        fits = [path for path in self._layers[layer] if _no_ones(member.shape) in self._shapes(path, used)]
         # Layer normalisation's two vectors have one shape: the operation tells them apart, else the order.
         shifts = bool(re.search(r"bias|/add|/sub", member.name, re.IGNORECASE))
         fits.sort(key=lambda path: path.endswith(("bias", "beta")) != shifts)
@@ -245,7 +253,13 @@ class _Origins:
         return None
 
     def _shapes(self, path: str, used: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns what a device holds of a variable: put together, put together over some axes, and as it is stored."""
+        """Returns a device's shapes of a variable: whole, put together over some axes, and as it is stored."""
         placement = self._placements[path]
         gathered = replace(placement, spec=tuple(None if name in used else name for name in placement.spec))
-        return [placement.shape, *(each.shard_shape(self._axes) for each in (gathered, placement))]
+        shapes = [placement.shape, *(each.shard_shape(self._axes) for each in (gathered, placement))]
+        return [_no_ones(shape) for shape in shapes]
+
+
+def _no_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns a shape without its dims of 1: the sum that is a bias's gradient keeps the dims that it adds up."""
+    return tuple(size for size in shape if size != 1)

@@ -43,7 +43,7 @@ class PlanCommand:
 
         console, path = plan_console(), self.jobs[0].folder.parent / "compare.md"
         for start in range(0, len(self.jobs), _COLUMNS):
-            console.print(rich_table(comparison(self.jobs, slice(start, start + _COLUMNS))))
+            console.print(rich_table(comparison(self.jobs, slice(start, start + _COLUMNS)), console.width))
         table = comparison(self.jobs)
         path.write_text(f"# {table.title}\n\n{table_markdown(table)}\n")
         console.print(f"written: {path}", soft_wrap=True, markup=False)

@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 import runner.dataset
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches
+from runner.engine.dtensor import skip_graph_optimizer
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
 from runner.plan.origin import places
@@ -34,6 +35,8 @@ def plan_config(config: RunConfig) -> Plan:
     data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)
     engine = make_engine(on_cpu(config), data_spec, 1)
     engine.build()
+    if config.engine.name.endswith("dtensor"):
+        skip_graph_optimizer()
     compile_step(engine, data_spec, config.dataset.batch_size, 1)
     return plan_engine(config, engine)
 

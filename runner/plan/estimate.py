@@ -121,9 +121,13 @@ def collectives(step: Step) -> list[Collective]:
         output = outputs.get(path.rpartition("/")[0])
         found += _of_variable(step, held, output)
     first = next((output.layer for output in step.outputs if step.kernels(output.layer)), None)
+    before: tuple[int, ...] = ()
     for output in step.outputs:
         for kernel in step.kernels(output.layer):
-            found += _of_kernel(step, kernel, output, is_first=output.layer == first)
+            # Query, key and value use one input, whose gradients are added before they are summed over devices.
+            shared = len(kernel.shape) == 3 and features(output, kernel) == 2 and kernel.shape == before
+            found += _of_kernel(step, kernel, output, needs_input=output.layer != first and not shared)
+            before = kernel.shape
     return found
 
 
@@ -139,7 +143,7 @@ def _of_variable(step: Step, held: Placement, output: LayerOutput | None) -> lis
     return found
 
 
-def _of_kernel(step: Step, kernel: Placement, output: LayerOutput, *, is_first: bool) -> list[Collective]:
+def _of_kernel(step: Step, kernel: Placement, output: LayerOutput, *, needs_input: bool) -> list[Collective]:
     """The sum of partial outputs that split rows leave, and of partial input gradients that split columns leave."""
     count = features(output, kernel)
     rows = step.joined(axis for axis in kernel.spec[:-count] if axis not in step.data_axes)
@@ -148,7 +152,7 @@ def _of_kernel(step: Step, kernel: Placement, output: LayerOutput, *, is_first: 
     if rows:
         size = output_bytes(step, output, width)
         found.append(Collective("all_reduce", rows, "forward", output.layer, 1, size, counted=False))
-    if columns and not is_first:
+    if columns and needs_input:
         spec = output_spec(step, output)[:-count]
         positions = math.prod(output.shape[:-count]) // step.shards(spec)
         inputs = math.prod(step.used_shape(kernel)[:-count])

@@ -107,8 +107,8 @@ def _row(canvas: Any, plan: Plan, variable: VariablePlan, middle: float) -> None
     _shards(canvas, plan, variable, middle, copies)
     held = f"{rows.size(variable.bytes_per_device)} of {rows.size(variable.bytes)}"
     canvas.text(_RIGHT, middle - 0.11, held, fontsize=9, va="center")
-    words = "whole" if parts == 1 else f"1 of {parts} parts"
-    many = f"{words}, on each of {copies} devices" if copies > 1 else f"{words}, on one device"
+    words = "whole" if parts == 1 else f"one of {parts} parts"
+    many = f"{words}, {copies} copies" if copies > 1 else words
     canvas.text(_RIGHT, middle + 0.11, many, fontsize=8, color="0.35", va="center")
 
 

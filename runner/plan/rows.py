@@ -78,7 +78,7 @@ def title(plan: Plan) -> str:
 
 
 def variables(plan: Plan) -> Rows:
-    """Returns every variable's place, and what a device holds and communicates of it."""
+    """Returns every variable's place, and what a device holds and communicates of it in a step."""
     rows = [
         (
             each.path,
@@ -93,7 +93,7 @@ def variables(plan: Plan) -> Rows:
         for each in plan.variables
     ]
     source = plan.variables[0].moved_source if plan.variables else "counted"
-    columns = ("variable", "shape", "dtype", "rule", "spec", "bytes", "a device", f"moved a step ({source})")
+    columns = ("variable", "shape", "dtype", "rule", "spec", "bytes", "a device", f"moved, {source}")
     return Rows("Variables", columns, 3, tuple(rows))
 
 

@@ -13,8 +13,7 @@ from runner.plan import rows
 from runner.plan.base import Plan
 
 WIDTH = 100  # columns, where the output is no terminal
-_LONGEST_PATH = 34
-_WRAPS = ("rule", "variable")
+_WRAPPED = {"variable": 20, "rule": 17}  # columns of these at that width; they alone grow with the terminal
 
 
 def plan_console() -> Console:
@@ -27,22 +26,22 @@ def show(plan: Plan, console: Console) -> None:
     console.print(Text(rows.title(plan), style="bold"))
     for table in (rows.variables(plan), rows.totals(plan), rows.traffic(plan)):
         if table.rows:
-            console.print(rich_table(table))
+            console.print(rich_table(table, console.width))
     for line in rows.notes(plan):
         console.print(Text(line))
 
 
-def rich_table(content: rows.Rows) -> Table:
-    """Returns a table that fits its columns to the terminal, long paths broken at slashes."""
+def rich_table(content: rows.Rows, width: int = WIDTH) -> Table:
+    """Returns a table for a terminal of that many columns, long paths broken at slashes."""
     table = Table(title=content.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     left = len(content.columns) - content.numbers
     for index, column in enumerate(content.columns):
-        broken = column in _WRAPS
-        table.add_column(
-            column, justify="left" if index < left else "right", no_wrap=not broken and index > 0, overflow="fold"
-        )
+        side: JustifyMethod = "left" if index < left else "right"
+        heading = column.replace(", ", ",\n")
+        table.add_column(heading, justify=side, no_wrap=index > 0 and column not in _WRAPPED, overflow="fold")
+    room = [_WRAPPED[name] + max(width - WIDTH, 0) // 2 if name in _WRAPPED else None for name in content.columns]
     for index, row in enumerate(content.rows):
-        cells = [break_path(row[0], _LONGEST_PATH), *row[1:]] if content.columns[0] == "variable" else list(row)
+        cells = [break_path(cell, longest) if longest else cell for cell, longest in zip(row, room, strict=True)]
         is_sum = content.has_sum and index == len(content.rows) - 1
         table.add_row(*(Text(cell) for cell in cells), style="bold" if is_sum else None)
         if content.has_sum and index == len(content.rows) - 2:
