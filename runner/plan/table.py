@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -35,11 +36,15 @@ def rich_table(content: rows.Rows, width: int = WIDTH) -> Table:
     """Returns a table for a terminal of that many columns, long paths broken at slashes."""
     table = Table(title=content.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     left = len(content.columns) - content.numbers
-    for index, column in enumerate(content.columns):
-        side: JustifyMethod = "left" if index < left else "right"
-        heading = column.replace(", ", ",\n")
-        table.add_column(heading, justify=side, no_wrap=index > 0 and column not in _WRAPPED, overflow="fold")
     room = [_WRAPPED[name] + max(width - WIDTH, 0) // 2 if name in _WRAPPED else None for name in content.columns]
+    for index, column in enumerate(content.columns):
+        side: Literal["left", "right"] = "left" if index < left else "right"
+        longest = max((len(row[index]) for row in content.rows), default=0)
+        most = room[index] and min(longest, room[index])
+        table.add_column(
+            Text(column.replace(", ", ",\n")), justify=side, min_width=most, max_width=most,
+            no_wrap=index > 0 and most is None, overflow="fold",
+        )  # fmt: skip
     for index, row in enumerate(content.rows):
         cells = [break_path(cell, longest) if longest else cell for cell, longest in zip(row, room, strict=True)]
         is_sum = content.has_sum and index == len(content.rows) - 1
