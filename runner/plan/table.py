@@ -40,7 +40,8 @@ def rich_table(content: rows.Rows, width: int = WIDTH) -> Table:
     for index, column in enumerate(content.columns):
         side: Literal["left", "right"] = "left" if index < left else "right"
         longest = max((len(row[index]) for row in content.rows), default=0)
-        most = room[index] and min(longest, room[index])
+        limit = room[index]
+        most = None if limit is None else min(longest, limit)
         table.add_column(
             Text(column.replace(", ", ",\n")), justify=side, min_width=most, max_width=most,
             no_wrap=index > 0 and most is None, overflow="fold",
