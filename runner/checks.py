@@ -38,6 +38,8 @@ def check(config: RunConfig) -> None:
             allowed="tracking=none records nowhere, so the two exclude each other",
             mend="leave out one of tracking=none and tracking.uri",
         )
+    for key in ("bandwidth_gb_s", "gflops"):
+        _within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
     _check_batches(config)

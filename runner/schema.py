@@ -235,6 +235,19 @@ class TrackingConfig:
 
 
 @dataclass
+class PlanConfig:
+    """What the plan reckons times with.
+
+    Attributes:
+      bandwidth_gb_s: GB/s that one device sends to its neighbour; null: by device type.
+      gflops: 1e9 floating-point operations a second of one device; null: by device type.
+    """
+
+    bandwidth_gb_s: float | None = None
+    gflops: float | None = None
+
+
+@dataclass
 class RunConfig:
     """The whole config of a run, resolved and checked."""
 
@@ -246,3 +259,4 @@ class RunConfig:
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +15,21 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.dataset
-from runner import loop, mesh, plots
+from runner import feed, loop, mesh, plots
 from runner.config import flatten
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, as_float
-from runner.errors import Interrupted
+from runner.errors import EngineError, Interrupted
 from runner.logs import quiet_native_log
+from runner.plan.command import compile_step, plan_engine
+from runner.plan.files import write_files
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.tracking import Status, Tracker, open_tracker
+
+logger = logging.getLogger(__name__)
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -52,6 +57,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             with quiet_native_log(folder / "runner.log"):
                 engine = make_engine(config, _data_spec(data), total)
                 engine.build()
+                _log_plan(config, engine, data, tracker, folder)
             if config.dataset.remainder == "drop":
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
@@ -109,6 +115,19 @@ def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
     tracker.log_artifact(folder / "config.yaml")
     for context in ("train", "eval"):
         tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
+
+
+def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker, folder: Path) -> None:
+    """Compiles the step for the loop's calls, which costs no second compilation, and records its plan."""
+    capacity = feed.call_size(config, data.train).capacity
+    compile_step(engine, _data_spec(data), config.dataset.batch_size, capacity)
+    try:
+        plan = plan_engine(config, engine)
+    except EngineError as error:  # training needs no plan
+        logger.warning("no plan: %s", error)
+        return
+    for path in write_files(plan, folder):
+        tracker.log_artifact(path)
 
 
 def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:
