@@ -57,7 +57,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             with quiet_native_log(folder / "runner.log"):
                 engine = make_engine(config, _data_spec(data), total)
                 engine.build()
-                _log_plan(config, engine, data, tracker, folder)
+                warnings = _log_plan(config, engine, data, tracker, folder)
+            for warning in warnings:
+                console.print(f"warning: {warning}", soft_wrap=True, markup=False)
             if config.dataset.remainder == "drop":
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
@@ -117,17 +119,22 @@ def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
         tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
 
 
-def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker, folder: Path) -> None:
-    """Compiles the step for the loop's calls, which costs no second compilation, and records its plan."""
+def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker, folder: Path) -> list[str]:
+    """Compiles the step for the loop's calls, which costs no second compilation, and records its plan.
+
+    Returns:
+      The layout's warnings.
+    """
     capacity = feed.call_size(config, data.train).capacity
     compile_step(engine, _data_spec(data), config.dataset.batch_size, capacity)
     try:
         plan = plan_engine(config, engine)
     except EngineError as error:  # training needs no plan
         logger.warning("no plan: %s", error)
-        return
+        return []
     for path in write_files(plan, folder):
         tracker.log_artifact(path)
+    return list(plan.warnings)
 
 
 def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:

@@ -52,16 +52,16 @@ class PlanCommand:
 def _plan(config: RunConfig, composed: DictConfig) -> None:
     from runner.logs import quiet_native_log
     from runner.plan.command import plan_config
-    from runner.plan.files import NAMES, write_files
+    from runner.plan.files import write_files
     from runner.plan.table import plan_console, show
 
     folder, console = Path(HydraConfig.get().runtime.output_dir), plan_console()
     with quiet_native_log(folder / "runner.log"):
         plan = plan_config(config)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(composed, resolve=True))
-    write_files(plan, folder)
+    files = write_files(plan, folder)
     show(plan, console)
-    console.print(f"written: {', '.join(NAMES)} in {folder}", soft_wrap=True, markup=False)
+    console.print(f"written: {', '.join(path.name for path in files)} in {folder}", soft_wrap=True, markup=False)
 
 
 def main() -> None:

@@ -134,6 +134,8 @@ class Plan:
       traffic: forward, backward, update.
       rates: what times are reckoned with.
       compute_seconds: of one training step on one device at those rates.
+      warnings: of the layout's lint.
+      proposed: the layout that `layout=auto` stands for, as YAML with its reasons; empty for other layouts.
     """
 
     choices: Mapping[str, str]
@@ -146,6 +148,8 @@ class Plan:
     traffic: tuple[Traffic, ...]
     rates: Rates
     compute_seconds: float
+    warnings: tuple[str, ...] = ()
+    proposed: str = ""
 
     @property
     def flops_per_device(self) -> int:

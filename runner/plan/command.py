@@ -8,12 +8,12 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 
 import runner.dataset
+from runner import layout, paths
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches
 from runner.engine.dtensor import skip_graph_optimizer
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
-from runner.plan.origin import places
 from runner.schema import RunConfig
 
 
@@ -71,4 +71,6 @@ def plan_engine(config: RunConfig, engine: Engine) -> Plan:
     hydra_config = HydraConfig.get()
     choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
     choices = {key: value for key, value in choices.items() if value != "None"}
-    return make_plan(config, engine, choices, places(config.layout, choices, list(hydra_config.overrides.task)))
+    overrides = list(hydra_config.overrides.task)
+    places = layout.origins(choices["layout"], overrides, paths.conf_dir(), len(config.layout.rules))
+    return make_plan(config, engine, choices, places)

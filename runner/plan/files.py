@@ -1,4 +1,4 @@
-"""plan.json, plan.md and plan.png in a run's folder."""
+"""plan.json, plan.md and plan.png in a run's folder, and layout.yaml of layout=auto."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from runner.plan import rows
 from runner.plan.base import Plan
 
 NAMES = ("plan.json", "plan.md", "plan.png")
+PROPOSED = "layout.yaml"  # what layout=auto proposed: a layout option to edit
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
@@ -23,6 +24,9 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
     files[0].write_text(json.dumps(plan.to_dict(), indent=2) + "\n")
     files[1].write_text(markdown(plan))
     draw(plan, files[2])
+    if plan.proposed:
+        files.append(folder / PROPOSED)
+        files[-1].write_text(plan.proposed)
     return files
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from runner import layout
 from runner.engine.base import Collective, Engine, VariableInfo
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
 from runner.schema import RunConfig
 
-_AUTO = "layout.auto"
+_AUTO = "layout=auto"
 
 
 def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], places: Sequence[str]) -> Plan:
@@ -56,7 +57,20 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
         traffic=traffic(moved, config.mesh.axes, at),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
+        warnings=tuple(layout.lint(config.layout, _shapes(engine), config.mesh.axes)),
+        proposed=_proposed(config, engine),
     )
+
+
+def _shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
+    return {path: placement.shape for path, placement in engine.placements.items()}
+
+
+def _proposed(config: RunConfig, engine: Engine) -> str:
+    if not config.layout.auto:
+        return ""
+    proposals = layout.auto.propose(_shapes(engine), config.layout, config.mesh.axes)
+    return layout.auto.to_yaml(proposals, config.layout)
 
 
 def _variable(

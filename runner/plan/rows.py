@@ -140,4 +140,5 @@ def notes(plan: Plan) -> list[str]:
     ]
     if not plan.traffic:
         lines.append("a step communicates nothing")
+    lines += [f"warning: {warning}" for warning in plan.warnings]
     return [*lines, *(f"{each.path}: {note}" for each in plan.variables for note in each.passed)]
