@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner import paths
@@ -60,6 +62,28 @@ def run_command(command: Command) -> int:
     except Exception as error:  # ours or Hydra's own: what a command raises besides has been wrapped
         return _report(one_line(error), EXIT_REFUSED, wants_traceback)
     return EXIT_DONE
+
+
+def ran_apart(module: str) -> bool:
+    """Runs a job of a multirun in a process of its own, for virtual devices can't change within one.
+
+    Args:
+      module: the command's module, as `runner`.
+
+    Returns:
+      False where this is no multirun: the caller does the job itself.
+
+    Raises:
+      EngineError: the job's process failed.
+    """
+    config = HydraConfig.get()
+    if config.mode != RunMode.MULTIRUN:
+        return False
+    overrides = [*config.overrides.task, f"hydra.run.dir={config.runtime.output_dir}"]
+    done = subprocess.run([sys.executable, "-m", module, *overrides], check=False)
+    if done.returncode:
+        raise EngineError(f"job {config.job.num} ended with exit code {done.returncode}")
+    return True
 
 
 def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:
