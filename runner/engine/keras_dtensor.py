@@ -218,6 +218,33 @@ class KerasDTensorEngine:
         hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
         return loss_b * weight_b, hit_b, penalty
 
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns whole gradients of the first batch by canonical path, before clipping."""
+        import tensorflow as tf
+
+        del step
+        first = HostBatches(batches.images[:1], batches.labels[:1], batches.weights[:1], 1)
+        placed = self.place(first)
+        count = pack(np.asarray(max(float(first.weights.sum()), 1.0), np.float32), self._scalar)
+        kept = {path: unpack(held) for path, held in self._variables.items()}
+        found = tf.function(self._gradient_call)(placed.images, placed.labels, count)
+        for path, value in kept.items():  # a training pass moves batch statistics
+            self._variables[path].assign(pack(value, self._variables[path].layout))
+        return {path: unpack(gradient) for path, gradient in zip(self._trained, found, strict=True)}
+
+    def _gradient_call(self, images: Any, labels: Any, count: Any) -> list[Any]:
+        import tensorflow as tf
+
+        x_bhwd, y_b = tf.cast(tf.squeeze(images, 0), tf.float32) / _BRIGHTEST, tf.squeeze(labels, 0)
+        variables = [self._variables[path] for path in self._trained]
+        weight_b = tf.cast(y_b >= 0, tf.float32)
+        with tf.GradientTape() as tape:
+            logits_bc = tf.cast(self._model(x_bhwd, training=True), tf.float32)
+            loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(y_b, 0), logits=logits_bc)
+            targets = [loss_b, *self._model.losses]
+        shares = [weight_b / count, *(tf.ones_like(penalty) for penalty in self._model.losses)]
+        return list(tape.gradient(targets, variables, output_gradients=shares))
+
     def _update(self, variables: list[Any], gradients: list[Any], done: Any) -> None:
         import tensorflow as tf
 
