@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from runner import mesh
 from runner.dataset import Dataset
 from runner.errors import EngineError
@@ -38,6 +40,12 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         run_child("mesh", shared, folder / "verify-mesh.log", worker)
         reference, on_mesh = (read_arrays(shared / f"{side}.npz") for side in ("reference", "mesh"))
         twins = [read_arrays(shared / f"twin_{number}.npz") for number in range(TWINS)]
+    bad = np.flatnonzero(~np.isfinite(reference["loss"]))
+    if len(bad):
+        raise EngineError(
+            f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, and nothing can "
+            "be compared from there; lower optimizer.learning_rate or verify.steps"
+        )
     try:
         checks = compare(reference, twins, on_mesh)
     except ValueError as error:

@@ -64,8 +64,8 @@ class Reference:
         """Trains from the initial weights.
 
         Args:
-          noise: relative noise of every weight and of every example's share of the loss, drawn anew each step; the
-            weights that a step updates have none.
+          noise: relative noise of every weight and of every example's share of the loss, drawn anew each step, at
+            which a step's gradients are taken; the weights that it updates have none.
           seed: of the noise.
 
         Returns:
@@ -110,7 +110,24 @@ class Reference:
         result: tuple[Any, Any] = self._gradients(*(tf.constant(argument) for argument in arguments))
         for path, value in kept.items():
             self._trained[path].assign(value)
-        return result
+        return (result[0], self._shaken(result[1], noise, rng)) if noise else result
+
+    def _shaken(self, gradients: list[Any], noise: float, rng: np.random.Generator) -> list[Any]:
+        """Draws anew what is nothing but rounding, such as the gradient of a bias before a batch normalization.
+
+        There all terms of the sum cancel, and the noise of weights and shares cancels with them: what is left is the
+        last bits of terms as large as those of the layer's other gradients.
+        """
+        import tensorflow as tf
+
+        layers = [path.rpartition("/")[0] for path in self._trained]
+        sizes = [float(np.max(np.abs(gradient), initial=0.0)) for gradient in gradients]
+        found = []
+        for gradient, layer, size in zip(gradients, layers, sizes, strict=True):
+            least = noise * max(other for other, its in zip(sizes, layers, strict=True) if its == layer)
+            drawn = least * rng.uniform(-1.0, 1.0, gradient.shape)
+            found.append(tf.cast(tf.constant(drawn), gradient.dtype) if 0 < size < least else gradient)
+        return found
 
     def _traced_gradients(self, x_bhwd: Any, y_b: Any, share_b: Any, step: Any) -> tuple[Any, list[Any]]:
         """The loss of images in [0, 1] and its gradients; `share_b` is an example's part of the mean, 0 of padding."""
