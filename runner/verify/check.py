@@ -43,8 +43,8 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
         raise EngineError(
-            f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, and nothing can "
-            "be compared from there; lower optimizer.learning_rate or verify.steps"
+            f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, and nothing "
+            "can be compared from there; lower optimizer.learning_rate or verify.steps"
         )
     try:
         checks = compare(reference, twins, on_mesh)

@@ -1,7 +1,9 @@
-"""`runner.verify` with the processes of `tests.verify.broken_worker`."""
+"""`runner.verify`, or `runner` where $COMMAND is train, with the processes of `tests.verify.broken_worker`."""
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 
 from omegaconf import DictConfig
@@ -9,11 +11,18 @@ from omegaconf import DictConfig
 from runner.cli import run_command
 from runner.schema import RunConfig
 
+WORKER = "tests.verify.broken_worker"
+
 
 def command(config: RunConfig, composed: DictConfig) -> None:
-    from runner.verify.record import run
+    from runner import train
+    from runner.verify import record
 
-    run(config, composed, worker="tests.verify.broken_worker")
+    if os.environ.get("COMMAND") == "train":
+        train.verify_recorded = functools.partial(record.verify_recorded, worker=WORKER)
+        train.run(config, composed)
+    else:
+        record.run(config, composed, worker=WORKER)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from runner.verify import worker
 
 
 def stale_moments() -> None:
-    """Assigns slots and reads them back, as stock optimizers do, with the all-reduce combiner on and no check."""
+    """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
     from runner import optimizer
     from runner.engine import keras_dtensor
 
@@ -19,13 +19,10 @@ def stale_moments() -> None:
         import tensorflow as tf
 
         rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
-        b1, b2 = self._config.optimizer.beta_1, self._config.optimizer.beta_2
-        alpha = rate * tf.sqrt(1 - tf.pow(b2, done + 1.0)) / (1 - tf.pow(b1, done + 1.0))
         for path, variable, gradient in zip(self._trained, variables, gradients, strict=True):
-            m, v = (self._slots[f"optimizer/{slot}/{path}"] for slot in ("m", "v"))
-            m.assign_add((gradient - m) * (1 - b1))
-            v.assign_add((tf.square(gradient) - v) * (1 - b2))
-            variable.assign_sub(m * alpha / (tf.sqrt(v) + self._config.optimizer.epsilon))
+            slot = self._slots[f"optimizer/momentum/{path}"]
+            slot.assign(-gradient * rate + slot * self._config.optimizer.momentum)
+            variable.assign_add(slot)
 
     keras_dtensor.check_order = lambda *_: None
     keras_dtensor.KerasDTensorEngine._update = update  # type: ignore[method-assign]
@@ -73,6 +70,5 @@ BREAKS: dict[str, Callable[[], None]] = {
 if __name__ == "__main__":
     if sys.argv[1] == "mesh":
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
-        os.environ["DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"] = "1"
         BREAKS[os.environ["BREAK"]]()
     worker.main()
