@@ -56,7 +56,7 @@ class Reference:
         that a layer applies its kernel to where the layer's output tells them.
         """
         batch = self._request.config.dataset.batch_size
-        positions = max((_positions(layer) for layer in self._model.layers), default=1)
+        positions = max((_positions(layer) for layer in self._model.submodules), default=1)
         forward = max((math.prod(held.shape[:-1]) for held in self._trained.values() if len(held.shape)), default=1)
         return max(int(forward), batch * positions)
 
