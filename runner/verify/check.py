@@ -47,7 +47,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
             "can be compared from there; lower optimizer.learning_rate or verify.steps"
         )
     try:
-        checks = compare(reference, twins, on_mesh)
+        checks = compare(reference, twins, on_mesh, stated["noise"])
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     return Report(

@@ -8,7 +8,8 @@ example counts). No fixed number is right for both. So the single device is run 
 
 - every weight, which is what another order of a layer's sums amounts to: the product that is computed is the exact one
   of slightly other factors;
-- every example's share of the loss, which is what another order of the sums over a batch does;
+- every example's share of the loss, and every gradient: what another order of the sums over a batch does where
+  their terms differ in sign, and where they don't;
 - a gradient that is smaller than the noise beside the others of its layer is drawn anew: its terms cancel and leave
   their last bits.
 
@@ -17,9 +18,10 @@ what rounding does rarely on the mesh, the twins do often. To shuffle the exampl
 little: the many nearly equal terms of a convolution round alike in any order on one device, and otherwise in a mesh's
 partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one, shuffled).
 
-An entry of the mesh's run may then differ by a small multiple of what the twins differ by. Entries are compared by
-rank: half of a variable's entries, 90%, 99% and all of them must lie as close as that share of them does in the
-twins. A wrong engine moves most entries, and the twins' few wild ones don't hide that.
+An entry of the mesh's run may then differ by a small multiple of what the twins differ by; of a batch statistic, which
+is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a variable's entries, 90%,
+99% and all of them must lie as close as that share of them does in the twins. A wrong engine moves most entries, and
+the twins' few wild ones don't hide that.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class Check:
         return self.ratio <= 1.0
 
 
-def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory) -> list[Check]:
+def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory, noise: float) -> list[Check]:
     """Compares every array of a run.
 
     Args:
@@ -106,6 +108,7 @@ def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory
         `optimizer/<slot>/<path>` of a run on one device.
       twins: the same of runs with noise.
       mesh: the same of the run on the mesh.
+      noise: the twins' relative noise.
 
     Returns:
       A check an array, in the order of `reference`.
@@ -119,10 +122,10 @@ def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory
     for key, value in reference.items():
         if value.shape != mesh[key].shape:
             raise ValueError(f"{key} has shape {list(value.shape)} on one device and {list(mesh[key].shape)} there")
-    return [_check(key, reference, twins, mesh) for key in reference]
+    return [_check(key, reference, twins, mesh, noise) for key in reference]
 
 
-def _check(key: str, reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory) -> Check:
+def _check(key: str, reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory, noise: float) -> Check:
     steps = len(reference["loss"])
     group, _, path = key.partition("/")
     if key == "loss":
@@ -134,10 +137,9 @@ def _check(key: str, reference: Trajectory, twins: Sequence[Trajectory], mesh: T
     if group == "optimizer":
         variable = path.partition("/")[2]
         return _ranked("slot", key, variable, steps + 0.5, reference[key], [twin[key] for twin in twins], mesh[key])
-    kind = "parameter" if f"gradient/{path}" in reference else "statistic"
-    start = reference[f"initial/{path}"]
-    values = [twin[key] for twin in twins]
-    return _ranked(kind, path, path, steps + 0.5, reference[key], values, mesh[key], start)
+    start, values = reference[f"initial/{path}"], [twin[key] for twin in twins]
+    kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noise)
+    return _ranked(kind, path, path, steps + 0.5, reference[key], values, mesh[key], start, sums)
 
 
 def _initial(path: str, reference: Array, mesh: Array) -> Check:
@@ -187,15 +189,16 @@ def _ranked(
     twins: Sequence[Array],
     mesh: Array,
     start: Array | None = None,
+    noise: float = 0.0,
 ) -> Check:
+    moved = reference.astype(np.float64) - (0.0 if start is None else start)
+    scale = _largest(moved) or _largest(reference)
     difference = at_ranks(mesh, reference)
     spread = np.max([at_ranks(twin, reference) for twin in twins], axis=0)
     floor = ULPS * float(np.finfo(reference.dtype).eps) * _largest(reference)
-    tolerance = FACTOR * spread + floor
+    tolerance = FACTOR * spread + floor + noise * scale
     ratios = _ratios(difference, tolerance)
     worst = int(np.argmax(ratios))
-    moved = reference.astype(np.float64) - (0.0 if start is None else start)
-    scale = _largest(moved) or _largest(reference)
     size = math.sqrt(float(np.mean(np.square(moved)))) if moved.size else 0.0
     return Check(
         kind,

@@ -103,8 +103,9 @@ class Reference:
         weight_b = batches.weights[step]
         share_b = weight_b / max(float(weight_b.sum()), 1.0)
         kept = {path: variable.numpy() for path, variable in self._trained.items()} if noise else {}
+        scales = self._scales(kept)
         for path, value in kept.items():
-            self._trained[path].assign(_off(value, noise, rng))
+            self._trained[path].assign(_off(value, noise, rng, scales[path]))
         share_b = _off(share_b, noise, rng) if noise else share_b
         arguments = (as_float(batches.images[step]), batches.labels[step], share_b.astype(np.float32), np.int32(step))
         result: tuple[Any, Any] = self._gradients(*(tf.constant(argument) for argument in arguments))
@@ -112,21 +113,31 @@ class Reference:
             self._trained[path].assign(value)
         return (result[0], self._shaken(result[1], noise, rng)) if noise else result
 
-    def _shaken(self, gradients: list[Any], noise: float, rng: np.random.Generator) -> list[Any]:
-        """Draws anew what is nothing but rounding, such as the gradient of a bias before a batch normalization.
+    def _scales(self, weights: Mapping[str, Array]) -> dict[str, float]:
+        """Returns the root mean square of each variable's layer: a bias begins at 0, what it is added to does not."""
+        squares: dict[str, list[Array]] = {}
+        for path, value in weights.items():
+            squares.setdefault(_layer(path), []).append(np.square(value, dtype=np.float64).ravel())
+        sizes = {layer: math.sqrt(float(np.concatenate(parts).mean())) for layer, parts in squares.items()}
+        return {path: sizes[_layer(path)] for path in weights}
 
-        There all terms of the sum cancel, and the noise of weights and shares cancels with them: what is left is the
-        last bits of terms as large as those of the layer's other gradients.
+    def _shaken(self, gradients: list[Any], noise: float, rng: np.random.Generator) -> list[Any]:
+        """Rounds each gradient by the noise, and draws anew what is nothing but rounding.
+
+        Such is the gradient of a bias before a batch normalization. All terms of its sum cancel, and the noise of
+        weights and shares cancels with them: what is left is the last bits of terms as large as those of the layer's
+        other gradients.
         """
         import tensorflow as tf
 
-        layers = [path.rpartition("/")[0] for path in self._trained]
+        layers = [_layer(path) for path in self._trained]
         sizes = [float(np.max(np.abs(gradient), initial=0.0)) for gradient in gradients]
         found = []
         for gradient, layer, size in zip(gradients, layers, sizes, strict=True):
             least = noise * max(other for other, its in zip(sizes, layers, strict=True) if its == layer)
-            drawn = least * rng.uniform(-1.0, 1.0, gradient.shape)
-            found.append(tf.cast(tf.constant(drawn), gradient.dtype) if 0 < size < least else gradient)
+            whole = gradient.numpy()
+            drawn = least * rng.uniform(-1.0, 1.0, whole.shape) if 0 < size < least else _off(whole, noise, rng)
+            found.append(tf.constant(drawn, gradient.dtype))
         return found
 
     def _traced_gradients(self, x_bhwd: Any, y_b: Any, share_b: Any, step: Any) -> tuple[Any, list[Any]]:
@@ -162,8 +173,14 @@ class Reference:
         return found
 
 
-def _off(values: Array, noise: float, rng: np.random.Generator) -> Array:
-    return (values * (1.0 + noise * rng.uniform(-1.0, 1.0, values.shape))).astype(values.dtype)
+def _off(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:
+    """Moves every entry at random by the noise, relative to itself or to `least`, whichever is larger."""
+    off = noise * rng.uniform(-1.0, 1.0, values.shape) * np.maximum(np.abs(values), least)
+    return (values + off).astype(values.dtype)
+
+
+def _layer(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _positions(layer: Any) -> int:

@@ -32,7 +32,7 @@ def run(seed: int = 0, shift: float = 0.0, steps: int = 3) -> Arrays:
 
 def checks(mesh: Arrays, twin_shift: float = 1e-5) -> dict[str, Check]:
     twins = [run(seed, twin_shift) for seed in (1, 2, 3)]
-    return {check.name: check for check in compare(run(), twins, mesh)}
+    return {check.name: check for check in compare(run(), twins, mesh, 0.0)}
 
 
 def failed(found: dict[str, Check]) -> set[str]:
@@ -64,7 +64,7 @@ def test_one_wild_entry_of_a_twin_does_not_hide_that_most_entries_are_off() -> N
     twins[0]["final/d1/kernel"][3, 3] += 1.0
     mesh = run()
     mesh["final/d1/kernel"] += 1e-3
-    found = {check.name: check for check in compare(run(), twins, mesh)}
+    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank != "all"
 
@@ -74,9 +74,9 @@ def test_an_entry_that_is_wild_in_a_twin_too_is_allowed_and_another_is_not() -> 
     twins[1]["final/d1/kernel"][3, 3] += 0.1
     mesh = run()
     mesh["final/d1/kernel"][5, 5] += 0.1
-    assert all(check.passed for check in compare(run(), twins, mesh))
+    assert all(check.passed for check in compare(run(), twins, mesh, 0.0))
     mesh["final/d1/kernel"][5, 5] += 0.4
-    found = {check.name: check for check in compare(run(), twins, mesh)}
+    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank == "all"
 
@@ -87,7 +87,7 @@ def test_a_part_of_the_entries_is_enough_to_fail(share: float) -> None:
     mesh = run()
     entries = mesh["gradient/d1/kernel"].reshape(-1)
     entries[: int(share * entries.size)] *= 2
-    found = {check.name: check for check in compare(run(), twins, mesh)}
+    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
     assert failed(found) == {"gradient/d1/kernel"}
     assert found["gradient/d1/kernel"].ratio > 1000
 
@@ -118,7 +118,7 @@ def test_what_is_not_finite_fails(key: str, value: float) -> None:
 def test_a_twin_that_is_not_finite_allows_nothing() -> None:
     twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
     twins[0]["final/d1/kernel"][:] = np.nan
-    found = {check.name: check for check in compare(run(), twins, run(4, 1e-5))}
+    found = {check.name: check for check in compare(run(), twins, run(4, 1e-5), 0.0)}
     assert failed(found) == {"d1/kernel"}
 
 
@@ -163,6 +163,15 @@ def test_ranks_are_the_largest_difference_of_that_share_of_entries() -> None:
 def test_the_noise_grows_with_the_root_of_the_longest_sum() -> None:
     assert noise(128) == pytest.approx(4 * EPSILON * math.sqrt(128))
     assert noise(512) == pytest.approx(2 * noise(128))
+
+
+def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
+    moved = float(np.abs(run()["final/bn/mean"]).max())
+    for share, passes in ((0.5, True), (2.0, False)):
+        mesh = run()
+        mesh["final/bn/mean"] += share * 1e-3 * moved
+        found = {check.name: check for check in compare(run(), [run()], mesh, 1e-3)}
+        assert failed(found) == (set() if passes else {"bn/mean"})
 
 
 def report(mesh: Arrays) -> Report:
