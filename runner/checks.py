@@ -30,6 +30,7 @@ def check(config: RunConfig) -> None:
     _check_optimizer(config.optimizer)
     _check_dataset(config.dataset)
     _check_trainer(config.trainer)
+    _positive("verify.steps", config.verify.steps)
     _one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
     if config.tracking.name == "none" and config.tracking.uri is not None:
         raise refuse(

@@ -201,6 +201,7 @@ class TrainerConfig:
       log_model: records the trained model in MLflow.
       progress: `auto` (a bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
       on_nan: `stop` fails the run at the first loss that is not finite, `continue` does not look.
+      verify_first: holds the mesh against one device before training, and fails the run where they differ.
     """
 
     epochs: int = 3
@@ -213,6 +214,18 @@ class TrainerConfig:
     log_model: bool = True
     progress: str = "auto"
     on_nan: str = "stop"
+    verify_first: bool = False
+
+
+@dataclass
+class VerifyConfig:
+    """What `runner.verify` compares.
+
+    Attributes:
+      steps: training steps that both sides take, the run's first.
+    """
+
+    steps: int = 20
 
 
 @dataclass
@@ -258,5 +271,6 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from runner.plan.files import write_files
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.tracking import Status, Tracker, open_tracker
+from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,11 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
         total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
-        tracker = _open_tracker(config, content)
-        with _recorded(tracker, console):
+        command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
+        with recorded(open_run(config, content, command), console) as tracker:
             _log_inputs(tracker, folder, data)
+            if config.trainer.verify_first:
+                verify_recorded(config, content, data, folder, tracker, console)
             with quiet_native_log(folder / "runner.log"):
                 engine = make_engine(config, _data_spec(data), total)
                 engine.build()
@@ -78,12 +81,18 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
-    hydra_config = HydraConfig.get()
-    choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
-    command = shlex.join(["python", "-m", "runner", *hydra_config.overrides.task])
+def open_run(config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "") -> Tracker:
+    """Starts a tracked run with the config as its params.
+
+    Args:
+      config: checked.
+      content: the same resolved, as plain values.
+      command: what was typed.
+      prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
+    """
+    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
     name = config.tracking.run_name or "-".join(
-        [choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"]
+        [prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"]
     )
     tags = {f"runner.{group}": choice for group, choice in choices.items() if choice != "None"}
     return open_tracker(
@@ -92,11 +101,11 @@ def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
 
 
 @contextmanager
-def _recorded(tracker: Tracker, console: Console) -> Iterator[None]:
+def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen."""
     status: Status = "FAILED"
     try:
-        yield
+        yield tracker
         status = "FINISHED"
     except (Interrupted, KeyboardInterrupt):
         status = "KILLED"

@@ -300,7 +300,7 @@ class KerasDTensorEngine:
             found, *_ = self._gradients(x, y, tf.gather(numbers, _COUNTS), tf.gather(numbers, 1))
             return found
 
-        placed = self.place(batches)
+        placed = self.place(HostBatches(batches.images[:1], batches.labels[:1], batches.weights[:1], 1))
         held = {path: self._variables[path] for path in self._variables if path not in self._trained}
         before = {path: unpack(variable) for path, variable in held.items()}
         found = tf.function(call)(*self._train_inputs(placed, 1, step))
