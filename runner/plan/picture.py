@@ -42,8 +42,7 @@ def draw(plan: Plan, path: Path) -> None:
     largest = sorted(plan.variables, key=lambda each: -each.bytes)[:_MOST]
     shown = [each for each in plan.variables if each in largest]
     height = _HEAD + _ROW * len(shown) + 0.15
-    figure = Figure(figsize=(_WIDTH, height))
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(_WIDTH, height), dpi=110)
     canvas = figure.add_axes((0, 0, 1, 1))
     canvas.set_xlim(0, _WIDTH)
     canvas.set_ylim(height, 0)
@@ -51,7 +50,7 @@ def draw(plan: Plan, path: Path) -> None:
     _head(canvas, plan, len(shown))
     for index, variable in enumerate(shown):
         _row(canvas, plan, variable, _HEAD + _ROW * (index + 0.5))
-    figure.savefig(path, dpi=110)
+    FigureCanvasAgg(figure).print_png(path)
 
 
 def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
