@@ -184,12 +184,12 @@ class KerasDTensorEngine:
         """Returns the outputs of the layers of a Sequential or functional model that have variables."""
         batch = self._config.dataset.batch_size
         named = {path.rpartition("/")[0] for path in self._variables}
-        layers = [layer for layer in self._model.layers if layer.name in named]
-        shapes = [tuple(batch if dim is None else dim for dim in layer.output_shape) for layer in layers]
-        return [
-            LayerOutput(layer.name, type(layer).__name__, shape, layer.compute_dtype)
-            for layer, shape in zip(layers, shapes, strict=True)
-        ]
+        found = []
+        for layer in self._model.layers:
+            shape = getattr(layer, "output_shape", None)  # a layer of a subclassed model knows none
+            if layer.name in named and isinstance(shape, tuple) and all(isinstance(dim, int) for dim in shape[1:]):
+                found.append(LayerOutput(layer.name, type(layer).__name__, (batch, *shape[1:]), layer.compute_dtype))
+        return found
 
     def _train_inputs(self, batches: PlacedBatches, steps: int, first_step: int) -> tuple[Any, ...]:
         """Returns images, labels and all numbers of a call in one vector.

@@ -73,10 +73,9 @@ def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
 
 
 def _head(canvas: Any, plan: Plan, shown: int) -> None:
-    left = len(plan.variables) - shown
-    text = f"the {shown} largest of {len(plan.variables)} variables; {left} are left out" if left else ""
+    every = len(plan.variables)
+    first = "variable" if shown == every else f"variable (the {shown} largest of {every})"
     canvas.text(_LEFT, 0.26, rows.title(plan), fontsize=11, fontweight="bold", va="center")
-    canvas.text(_WIDTH - 0.15, 0.56, text, fontsize=8.5, color="0.35", va="center", ha="right")
     x = _LEFT
     for axis, count in plan.axes.items():
         canvas.text(x, 0.56, f"{axis}={count}", fontsize=9, va="center")
@@ -90,9 +89,10 @@ def _head(canvas: Any, plan: Plan, shown: int) -> None:
             x += 0.19
         x += 0.2
     _box(canvas, x, 0.47, 0.17, 0.18, _EVERYWHERE)
-    canvas.text(x + 0.25, 0.56, "whole; sheets behind: copies", fontsize=9, va="center")
-    for x, text, side in ((_LEFT, "variable", "left"), (_MIDDLE, "parts", "left"), (_RIGHT, "a device holds", "left")):
-        canvas.text(x, 0.92, text, fontsize=8.5, color="0.35", va="center", ha=side)
+    mixed = "; mixed: cut over two axes" if len(plan.axes) > 1 else ""
+    canvas.text(x + 0.25, 0.56, f"whole{mixed}; sheets behind: copies", fontsize=9, va="center")
+    for x, text in ((_LEFT, first), (_MIDDLE, "parts"), (_RIGHT, "a device holds")):
+        canvas.text(x, 0.92, text, fontsize=8.5, color="0.35", va="center")
     canvas.plot([_LEFT, _WIDTH - 0.15], [1.05, 1.05], color="0.75", lw=0.8)
 
 
