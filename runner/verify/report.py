@@ -80,7 +80,7 @@ class Report:
         return (
             f"tolerance: {FACTOR:g} times what one device differs by from itself under a relative noise of "
             f"{self.noise:.1e} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps "
-            f"times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that noise besides; "
+            f"times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that besides; "
             "initial weights are equal exactly"
         )
 
