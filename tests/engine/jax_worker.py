@@ -1,7 +1,7 @@
 """Runs in a process of its own, because virtual devices can't change within one: trains and writes arrays.
 
-Usage: python -m tests.engine.jax_worker OUT.npz JSON, with JSON {"engine": "jax", "keras_dtensor" or "plain" (Keras 3's
-own training), "axes": {...}, "layout": a preset, "start": NPZ of initial states or null, "runs": [...]}.
+Usage: python -m tests.engine.jax_worker OUT.npz JSON, with JSON {"engine": "jax", "keras_dtensor" or "plain" (Keras
+3's own training), "axes": {...}, "layout": a preset, "start": NPZ of initial states or null, "runs": [...]}.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ def on_mesh(config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray
     evaluation = engine.evaluate([padded(batches)])
     found = {"loss": metrics.loss, "accuracy": metrics.accuracy, "eval/loss": np.asarray(evaluation.loss)}
     specs = {f"spec/{path}": np.array([str(axis) for axis in v.spec]) for path, v in engine.variables().items()}
+    if config.engine.name == "jax":
+        rows = [" ".join((c.kind, c.axis, c.phase, c.origin)) for c in engine.collectives()]
+        found["collectives"] = np.array(rows, dtype=str)
     return {**initial, **gradients, **engine.state(), **specs, **found, "eval/confusion": evaluation.confusion}
 
 
