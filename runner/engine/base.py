@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -220,6 +220,15 @@ class Engine(Protocol):
 
     def plain_model(self) -> Any:
         """Returns a single-device model of the same framework with the present weights."""
+        ...
+
+
+@runtime_checkable
+class ShowsPieces(Protocol):
+    """An engine that tells how a batch lies on its devices, for the picture of it."""
+
+    def image_pieces(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
         ...
 
 

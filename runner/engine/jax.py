@@ -317,6 +317,16 @@ class JaxEngine:
 
         return layer_outputs(self._model, self._config.dataset.batch_size, self._data)
 
+    def image_pieces(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
+        shape = (self._config.dataset.batch_size, *self._data.input_shape)
+        held = self._sharding(self._config.layout.inputs["image"]).devices_indices_map(shape)
+        numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
+        return {
+            numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+            for device, index in held.items()
+        }
+
     def _arrays(self) -> dict[str, Any]:
         import jax
 
