@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from runner.engine.base import DataSpec, LayerOutput
-from runner.errors import ConfigError, EngineError
+from runner.engine.base import Array, DataSpec, LayerOutput
+from runner.errors import ConfigError
 from runner.model import target
 from runner.model.dtensor_layers import dtensor_keras, whole_variables
 from runner.schema import ModelConfig, RunConfig
@@ -156,6 +156,29 @@ class ModelFactory:
                 self._map_subclassed(model, layout_map)
         return model
 
+    def variables(self, model: Any) -> dict[str, Any]:
+        """Returns canonical path to variable."""
+        return named_variables(model)
+
+    def check(self, model: Any, config: RunConfig) -> None:
+        """Checks a plain model, see `check_model`."""
+        check_model(model, config, self._data.num_classes)
+
+    def whole(self, model: Any) -> set[str]:
+        """Returns the paths of variables that the layers' operations need whole."""
+        return whole_paths(model)
+
+    def layer_outputs(self, batch: int) -> list[LayerOutput]:
+        """Returns what every layer gives for a batch."""
+        return layer_outputs(self.plain(), batch, self._data)
+
+    def exported(self, values: Mapping[str, Array]) -> Any:
+        """Returns a model of tf_keras's own layers with these weights."""
+        model = self.plain(stock=True)
+        for path, variable in named_variables(model).items():
+            variable.assign(values[path])
+        return model
+
     def _call(self, layouts: Mapping[str, Any], keras: Any) -> Any:
         import tf_keras
 
@@ -250,14 +273,3 @@ def _draws(layer: Any) -> bool:
 
 def _devices(config: RunConfig) -> int:
     return math.prod(config.mesh.axes.values())
-
-
-def check_layouts(variables: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
-    """Checks that every variable lies as the plan says.
-
-    Raises:
-      EngineError: names the first that does not.
-    """
-    for path, variable in variables.items():
-        if variable.layout != layouts[path]:
-            raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")
