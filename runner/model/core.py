@@ -42,7 +42,7 @@ def build(
         units[1] = num_classes
     if keras is not None:
         return mlp.explicit(keras, input_shape, num_classes, layouts or {}, units, "relu")
-        units.append(num_classes)
+    units.append(num_classes)
     keys = [(seed, seed + 1) if same_key else (seed, index) for index in range(len(units))]
     return _modules(input_shape, units, layouts or {}, keys)
 
