@@ -40,6 +40,7 @@ def check(config: RunConfig) -> None:
         )
     if not config.tracking.experiment.strip():
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
+    _one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
     _check_batches(config)
 
 

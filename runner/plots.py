@@ -21,7 +21,7 @@ def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequenc
       train: (step, loss, accuracy) of logged windows.
       evals: (step, metrics) of evaluations.
     """
-    figure, (left, right) = _subplots(1, 2, figsize=(11, 4.2))
+    figure, (left, right) = subplots(1, 2, figsize=(11, 4.2))
     steps = [step for step, _, _ in train]
     for axes, index, name in ((left, 1, "loss"), (right, 2, "accuracy")):
         axes.plot(steps, [point[index] for point in train], color="#9db7d5", lw=1, label="train")
@@ -38,7 +38,7 @@ def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequenc
         axes.legend()
     if train and min(loss for _, loss, _ in train) > 0:
         left.set_yscale("log")
-    _save(figure, path)
+    save(figure, path)
 
 
 def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
     """
     count = len(matrix)
     size = min(14.0, 3.5 + 0.5 * count)
-    figure, axes = _subplots(1, 1, figsize=(size, size * 0.92))
+    figure, axes = subplots(1, 1, figsize=(size, size * 0.92))
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, fraction=0.046, label="share of the label's examples")
@@ -71,10 +71,11 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
                         column, row, str(matrix[row, column]), ha="center", va="center", fontsize=8,
                         color="white" if dark else "black",
                     )  # fmt: skip
-    _save(figure, path)
+    save(figure, path)
 
 
-def _subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Any, Any]:
+def subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Any, Any]:
+    """Returns a figure and its axes, drawn without a display; `figsize` is in inches."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -84,7 +85,8 @@ def _subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[An
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Writes a figure as PNG and lets go of it."""
     from matplotlib import pyplot as plt
 
     figure.savefig(path, dpi=110)

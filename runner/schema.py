@@ -235,6 +235,25 @@ class TrackingConfig:
 
 
 @dataclass
+class SweepConfig:
+    """What a multirun does besides running its jobs; a single run does not look here.
+
+    Attributes:
+      name: of the sweep's own run; null: made of what varies.
+      metric: by which jobs are compared.
+      direction: of the metric: `maximize` or `minimize`.
+      resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
+      skip_finished: skips a job that a finished run covers: equal config, equal code.
+    """
+
+    name: str | None = None
+    metric: str = "eval/accuracy"
+    direction: str = "maximize"
+    resume: str | None = None
+    skip_finished: bool = False
+
+
+@dataclass
 class RunConfig:
     """The whole config of a run, resolved and checked."""
 
@@ -246,3 +265,4 @@ class RunConfig:
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import runner.dataset
 from runner import loop, mesh, plots
-from runner.config import flatten
+from runner.config import flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
@@ -24,6 +24,8 @@ from runner.errors import Interrupted
 from runner.logs import quiet_native_log
 from runner.schema import RunConfig
 from runner.signals import StopRequest
+from runner.sweep import member
+from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.tracking import Status, Tracker, open_tracker
 
 
@@ -41,7 +43,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console = Console(highlight=False)
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    console.print(config_tree(content))
+    if member.membership() is None:  # a sweep says in a line what its jobs differ in
+        console.print(config_tree(content))
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
@@ -56,30 +59,26 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
             stop.deferred = True
-            result = loop.train(config, engine, data, tracker.log_metrics, display, stop)
+            log = member.reporting(tracker.log_metrics, folder)
+            result = loop.train(config, engine, data, log, display, stop)
             _record_result(config, engine, data, result, tracker, folder)
             console.print(result_table(_result_rows(config, result)))
-
-
-def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
-    content = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(content, dict)
-    content.pop("experiment", None)
-    content["mesh"]["axes"] = dict(config.mesh.axes)
-    return {str(key): value for key, value in content.items()}
 
 
 def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
     hydra_config = HydraConfig.get()
     choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
     command = shlex.join(["python", "-m", "runner", *hydra_config.overrides.task])
-    name = config.tracking.run_name or "-".join(
-        [choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"]
-    )
-    tags = {f"runner.{group}": choice for group, choice in choices.items() if choice != "None"}
+    name = "-".join([choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
+    tags = {f"runner.{group}": choice for group, choice in choices.items() if group != "sweep" and choice != "None"}
+    tags |= {CONFIG_TAG: config_hash(content), CODE_TAG: code_version(config.model.target)}
+    sweep = member.membership()
     return open_tracker(
-        config.tracking, run_name=name, params=dict(flatten(content)) | {"run.command": command}, tags=tags
+        config.tracking,
+        run_name=sweep.name if sweep else name,
+        params=dict(flatten(content)) | {"run.command": command},
+        tags=tags | (sweep.tags() if sweep else {}),
+        parent_run_id=sweep.parent_run_id if sweep else None,
     )
 
 

@@ -1,0 +1,11 @@
+"""The runner's Hydra plugins. Hydra imports this module with every command, so it imports nothing heavy."""
+
+from runner.sweep import plugins
+
+
+class ProcessLauncher(plugins.ProcessLauncher):
+    """`hydra/launcher=processes`."""
+
+
+class GridSweeper(plugins.GridSweeper):
+    """`hydra/sweeper=grid`."""

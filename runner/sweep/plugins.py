@@ -1,0 +1,142 @@
+"""What Hydra plugs in: a launcher of one process a job, and the sweeper of grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from runner.errors import refuse
+from runner.sweep import state
+from runner.sweep.jobs import Job
+from runner.sweep.schedule import Running, Watcher
+
+
+class ProcessLauncher(Launcher):
+    """Runs each job in a process of its own on this machine.
+
+    Args:
+      max_parallel: jobs at once; the cores are divided among them.
+      timeout: seconds a job may take; null: as long as it likes.
+    """
+
+    def __init__(self, max_parallel: int = 1, timeout: float | None = None) -> None:
+        self.max_parallel, self.timeout = max_parallel, timeout
+        self._config: DictConfig | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Takes the multirun's config; a job runs the command again, not the function.
+
+        Raises:
+          ConfigError: a setting that can't work; said here, since Hydra wraps what a constructor raises.
+        """
+        del hydra_context, task_function
+        key, parallel, timeout = "hydra.launcher", self.max_parallel, self.timeout
+        if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
+            mend = f"set {key}.max_parallel=1"
+            raise refuse(f"{key}.max_parallel", parallel, allowed="1 or more jobs at once", mend=mend)
+        if timeout is not None and (isinstance(timeout, str) or timeout <= 0):
+            mend = f"set {key}.timeout=3600"
+            raise refuse(f"{key}.timeout", timeout, allowed="seconds above 0, or null", mend=mend)
+        self._config = config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Runs jobs that the sweep knows by number; outcomes go to the sweep, so no job's failure raises here."""
+        jobs = state.current().ledger.jobs[initial_job_idx : initial_job_idx + len(job_overrides)]
+        self.run(iter(jobs), state.current())
+        return [JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED) for job in jobs]
+
+    def run(self, jobs: Iterator[Job], watcher: Watcher, *, report: str | None = None) -> None:
+        """Runs jobs as they are asked for.
+
+        Args:
+          jobs: is asked for the next one when there is room for it.
+          watcher: told of each outcome.
+          report: metric whose values the jobs write to a file as they come.
+
+        Raises:
+          Interrupted: a signal came; the running jobs were ended.
+        """
+        from runner.sweep.schedule import run_jobs
+
+        run_jobs(
+            jobs,
+            lambda job: self.start(job, report),
+            watcher,
+            state.current().stop,
+            max_parallel=self.max_parallel,
+            timeout_s=self.timeout,
+        )
+
+    def start(self, job: Job, report: str | None) -> Running:
+        """Starts a job."""
+        from runner.sweep.launch import local_command
+        from runner.sweep.process import JobProcess
+
+        assert self._config is not None
+        sweep = state.current()
+        command = local_command(sweep, job, self._config, parallel=self.max_parallel, report=report)
+        if self.max_parallel == 1:
+            print(f"\njob {job.number}: {job.name}", flush=True)
+        return JobProcess(command)
+
+
+class GridSweeper(Sweeper):
+    """Runs every combination of comma-separated values, but for those that are refused or done already.
+
+    Args:
+      params: key to values, as a preset gives them; the command line wins.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        self._params = dict(params or {})
+        self._config: DictConfig | None = None
+        self._context: HydraContext | None = None
+        self._launcher: Launcher | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Makes the launcher."""
+        from hydra.core.plugins import Plugins
+
+        self._config, self._context = config, hydra_context
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Runs the jobs."""
+        del arguments  # the config has them, and the preset's params besides
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        assert self._config is not None
+        assert self._context is not None
+        assert self._launcher is not None
+        sweep, loader = state.current(), self._context.config_loader
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = parser.parse_overrides(state.arguments_of(self._config))
+        sweep.folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self._config, sweep.folder / "multirun.yaml")
+        (grid,) = BasicSweeper.split_arguments(overrides, None)
+        jobs = [job for one in grid if (job := sweep.plan(loader, one)) is not None]
+        if isinstance(self._launcher, ProcessLauncher):
+            self._launcher.run(iter(jobs), sweep)
+            return
+        for batch in _neighbours(jobs):
+            self._launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
+
+
+def _neighbours(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Returns the jobs in batches of consecutive numbers, since a launcher numbers a batch itself."""
+    batches: list[list[Job]] = []
+    for job in jobs:
+        if batches and batches[-1][-1].number + 1 == job.number:
+            batches[-1].append(job)
+        else:
+            batches.append([job])
+    return batches

@@ -1,0 +1,232 @@
+"""The sweep that this process runs: its jobs, its parent run, and its end, which comes however the jobs ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from runner.config import convert, convert_group, resolved
+from runner.errors import ConfigError
+from runner.schema import SweepConfig, TrackingConfig
+from runner.signals import StopRequest
+from runner.sweep.identity import code_version, config_hash
+from runner.sweep.jobs import Job, Ledger, Outcome, short_keys, varied_name
+from runner.sweep.process import command_module
+from runner.sweep.resume import checkpoint_overrides, key_of
+
+_OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a job needs of its sweep, on whatever machine it runs.
+
+    Attributes:
+      module: the command.
+      parent_run_id: the sweep's run; null where nothing is recorded.
+      varied: keys that the sweep varies.
+    """
+
+    module: str
+    parent_run_id: str | None
+    varied: tuple[str, ...]
+
+
+class Sweep:
+    """The sweep of this process: made by the callback, fed by sweeper and launcher, finished by the command."""
+
+    def __init__(self, config: DictConfig) -> None:
+        """Reads what the sweep is; nothing is opened yet.
+
+        Args:
+          config: as Hydra composed it for the multirun, before any job's overrides.
+
+        Raises:
+          ConfigError: the `sweep` or the `tracking` group can't work.
+        """
+        self.module = command_module()
+        settings, tracking = convert_group("sweep", config), convert_group("tracking", config)
+        assert isinstance(settings, SweepConfig)
+        assert isinstance(tracking, TrackingConfig)
+        self.settings, self.tracking = settings, tracking
+        self.folder = Path(str(config.hydra.sweep.dir)).absolute()
+        self.varied = varied_values(arguments_of(config))
+        self.ledger = Ledger()
+        self.before: dict[int, Any] = {}  # MLflow runs of jobs that were done before
+        self.stop = StopRequest()
+        self.parent: Any = None  # a `parent.Parent`, whose module is imported late
+        self._finished: dict[str, Any] = {}
+        self._unfinished: dict[str, Any] = {}
+        self._covered: dict[str, dict[str, Any]] = {}
+        self._master = config
+
+    @property
+    def name(self) -> str:
+        """The parent run's name."""
+        return self.settings.name or f"sweep of {', '.join(short_keys(list(self.varied)).values()) or 'one job'}"
+
+    def open(self) -> None:
+        """Makes the parent run, or takes it up again, and looks at what is finished already.
+
+        Raises:
+          TrackingError: the store can't be used.
+          ConfigError: `sweep.resume` or `sweep.skip_finished` without a record to look at.
+        """
+        self.stop.__enter__()
+        if not self.is_recorded:
+            for key, value in (("resume", self.settings.resume), ("skip_finished", self.settings.skip_finished)):
+                if value:
+                    raise ConfigError(f"sweep.{key}={value} is refused: nothing is recorded here; drop it")
+            return
+        from runner.sweep.parent import ARGV_TAG, open_parent
+
+        typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
+        self.parent = open_parent(
+            self.tracking,
+            name=self.name,
+            params={key.lstrip("+"): values for key, values in self.varied.items()},
+            tags={ARGV_TAG: json.dumps(typed), "runner.sweep.folder": str(self.folder)},
+            resume=self.settings.resume,
+        )
+        if self.settings.resume:
+            self._finished = self.parent.finished()
+            self._unfinished = {run.data.tags.get("runner.varied", ""): run for run in self.parent.children()}
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the jobs are runs in MLflow."""
+        return self.module == "runner" and self.tracking.name != "none"
+
+    def shared(self) -> Shared:
+        """Returns what jobs on other machines need."""
+        return Shared(self.module, self.parent.run_id if self.parent else None, tuple(self.varied))
+
+    def plan(self, loader: ConfigLoader, overrides: Sequence[str]) -> Job | None:
+        """Takes a job into the sweep.
+
+        Args:
+          loader: composes the job's config.
+          overrides: the job's.
+
+        Returns:
+          The job to run; None where it needs no run, which the ledger says: refused, or done before.
+        """
+        number = len(self.ledger.jobs)
+        kept = tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
+        job = Job(number, kept, varied_of(kept, tuple(self.varied)), self.folder / str(number))
+        try:
+            composed = loader.load_sweep_config(self._master, list(overrides))
+            with open_dict(composed):
+                composed.hydra.job.id = composed.hydra.job.num = number
+            HydraConfig.instance().set_config(composed)
+            job = replace(job, folder=self.folder / str(composed.hydra.sweep.subdir))
+            with open_dict(composed):
+                del composed["hydra"]
+            config = convert(composed)
+        except Exception as error:  # ours or Hydra's own: the other jobs may be right
+            from runner.cli import one_line
+
+            self.ledger.add(job, Outcome("refused", 2, note=one_line(error)))
+            return None
+        found = self._find(config_hash(resolved(config, composed)), config.model.target)
+        if found is not None:
+            self.before[number] = found
+            self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {found.info.run_id}"))
+            return None
+        earlier = self._unfinished.get(varied_name(job.varied))
+        if earlier is not None:
+            job = replace(job, overrides=(*job.overrides, *checkpoint_overrides(earlier)))
+        self.ledger.add(job)
+        return job
+
+    def _find(self, digest: str, target: str) -> Any:
+        if digest in self._finished:
+            return self._finished[digest]
+        if not self.settings.skip_finished:
+            return None
+        code = code_version(target)
+        if code not in self._covered:
+            self._covered[code] = self.parent.covered(code)
+        return self._covered[code].get(digest)
+
+    # What a launcher tells as jobs go on; see `schedule.Watcher`.
+
+    def should_stop(self, _job: Job) -> bool:
+        """A grid lets every job run to its end."""
+        return False
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Takes a job's outcome."""
+        self.ledger.outcomes[job.number] = outcome
+
+
+_current: list[Sweep | BaseException | Shared] = []
+
+
+def begin(config: DictConfig) -> None:
+    """Starts this process's sweep; an error is kept for `current`, since Hydra turns a callback's into a warning."""
+    try:
+        sweep = Sweep(config)
+        _current[:] = [sweep]
+        sweep.open()
+    except Exception as error:
+        _current[:] = [error]
+
+
+def adopt(shared: Shared) -> None:
+    """Notes, in a process that a launcher started elsewhere, which sweep its job belongs to."""
+    _current[:] = [shared]
+
+
+def adopted() -> Shared | None:
+    """Returns the sweep of a job that a foreign launcher started here."""
+    return _current[0] if _current and isinstance(_current[0], Shared) else None
+
+
+def current() -> Sweep:
+    """Returns this process's sweep.
+
+    Raises:
+      Exception: what kept the sweep from starting.
+    """
+    found = _current[0] if _current else None
+    if isinstance(found, BaseException):
+        raise found
+    if not isinstance(found, Sweep):
+        raise ConfigError("hydra.callbacks.sweep is refused: a multirun needs the callback; leave it as it is")
+    return found
+
+
+def started() -> Sweep | None:
+    """Returns this process's sweep, None where there is none or it did not start."""
+    return _current[0] if _current and isinstance(_current[0], Sweep) else None
+
+
+def arguments_of(config: DictConfig) -> list[str]:
+    """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's."""
+    params = OmegaConf.select(config, "hydra.sweeper.params") or {}
+    typed = [str(one) for one in config.hydra.overrides.task]
+    keys = {key_of(one) for one in typed}
+    return [f"{key}={value}" for key, value in params.items() if key not in keys] + typed
+
+
+def varied_values(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the keys that a multirun varies, with the values as they were typed."""
+    parsed = OverridesParser.create().parse_overrides(list(arguments))
+    pairs = zip(arguments, parsed, strict=True)
+    return {one.get_key_element(): text.partition("=")[2] for text, one in pairs if one.is_sweep_override()}
+
+
+def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
+    """Returns the values that a job's overrides give to the keys that vary."""
+    given = {one.partition("=")[0]: one.partition("=")[2] for one in overrides}
+    return {key.lstrip("+"): given[key] for key in keys if key in given}
