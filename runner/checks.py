@@ -30,6 +30,7 @@ def check(config: RunConfig) -> None:
     _check_optimizer(config.optimizer)
     _check_dataset(config.dataset)
     _check_trainer(config.trainer)
+    _positive("verify.steps", config.verify.steps)
     _one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
     if config.tracking.name == "none" and config.tracking.uri is not None:
         raise refuse(
@@ -38,6 +39,8 @@ def check(config: RunConfig) -> None:
             allowed="tracking=none records nowhere, so the two exclude each other",
             mend="leave out one of tracking=none and tracking.uri",
         )
+    for key in ("bandwidth_gb_s", "gflops"):
+        _within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
     _one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))

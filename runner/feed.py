@@ -44,6 +44,11 @@ class CallSize:
             self._steps = min(max(wanted, 1), self.capacity, 4 * self._steps)
 
 
+def call_size(config: RunConfig, split: Split) -> CallSize:
+    """Returns how many steps a device call of a run takes, at first."""
+    return CallSize(config.trainer.steps_per_call, split.images[:1].nbytes * config.dataset.batch_size)
+
+
 def training(
     config: RunConfig,
     split: Split,

@@ -101,7 +101,7 @@ def train(
         stop_on_nan=trainer.on_nan == "stop",
     )
     meter, evaluation, step = Meter(), None, 0
-    calls = feed.CallSize(trainer.steps_per_call, data.train.images[:1].nbytes * config.dataset.batch_size)
+    calls = feed.call_size(config, data.train)
     try:
         for epoch in range(trainer.epochs):
             display.start_epoch(epoch, per_epoch)

@@ -201,6 +201,7 @@ class TrainerConfig:
       log_model: records the trained model in MLflow.
       progress: `auto` (a bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
       on_nan: `stop` fails the run at the first loss that is not finite, `continue` does not look.
+      verify_first: holds the mesh against one device before training, and fails the run where they differ.
     """
 
     epochs: int = 3
@@ -213,6 +214,18 @@ class TrainerConfig:
     log_model: bool = True
     progress: str = "auto"
     on_nan: str = "stop"
+    verify_first: bool = False
+
+
+@dataclass
+class VerifyConfig:
+    """What `runner.verify` compares.
+
+    Attributes:
+      steps: training steps that both sides take, the run's first.
+    """
+
+    steps: int = 20
 
 
 @dataclass
@@ -254,6 +267,19 @@ class SweepConfig:
 
 
 @dataclass
+class PlanConfig:
+    """What the plan reckons times with.
+
+    Attributes:
+      bandwidth_gb_s: GB/s that one device sends to its neighbour; null: by device type.
+      gflops: 1e9 floating-point operations a second of one device; null: by device type.
+    """
+
+    bandwidth_gb_s: float | None = None
+    gflops: float | None = None
+
+
+@dataclass
 class RunConfig:
     """The whole config of a run, resolved and checked."""
 
@@ -264,5 +290,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.dataset
-from runner import loop, mesh, plots
+from runner import feed, loop, mesh, plots
 from runner.config import flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, as_float
-from runner.errors import Interrupted
+from runner.errors import EngineError, Interrupted
 from runner.logs import quiet_native_log
+from runner.plan.command import compile_step, plan_engine
+from runner.plan.files import write_files
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.tracking import Status, Tracker, open_tracker
+from runner.verify.record import verify_recorded
+
+logger = logging.getLogger(__name__)
+
+_TOLD = ("sweep", "plan", "verify")  # groups that say nothing of a run
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -49,12 +56,17 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
         total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
-        tracker = _open_tracker(config, content)
-        with _recorded(tracker, console):
+        command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
+        with recorded(open_run(config, content, command), console) as tracker:
             _log_inputs(tracker, folder, data)
+            if config.trainer.verify_first:
+                verify_recorded(config, content, data, folder, tracker, console)
             with quiet_native_log(folder / "runner.log"):
                 engine = make_engine(config, _data_spec(data), total)
                 engine.build()
+                warnings = _log_plan(config, engine, data, tracker, folder)
+            for warning in warnings:
+                console.print(f"warning: {warning}", soft_wrap=True, markup=False)
             if config.dataset.remainder == "drop":
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
@@ -65,13 +77,21 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             console.print(result_table(_result_rows(config, result)))
 
 
-def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
-    hydra_config = HydraConfig.get()
-    choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
-    command = shlex.join(["python", "-m", "runner", *hydra_config.overrides.task])
-    name = "-".join([choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
-    tags = {f"runner.{group}": choice for group, choice in choices.items() if group != "sweep" and choice != "None"}
-    tags |= {CONFIG_TAG: config_hash(content), CODE_TAG: code_version(config.model.target)}
+def open_run(config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "") -> Tracker:
+    """Starts a tracked run with the config as its params.
+
+    Args:
+      config: checked.
+      content: the same resolved, as plain values.
+      command: what was typed.
+      prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
+    """
+    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
+    name = "-".join([prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
+    tags = {f"runner.{group}": choice for group, choice in choices.items() if group not in _TOLD and choice != "None"}
+    tags[CONFIG_TAG] = config_hash(content)
+    if not prefix:  # a training run, which can stand for another of the same config
+        tags[CODE_TAG] = code_version(config.model.target)
     sweep = member.membership()
     return open_tracker(
         config.tracking,
@@ -83,11 +103,11 @@ def _open_tracker(config: RunConfig, content: dict[str, Any]) -> Tracker:
 
 
 @contextmanager
-def _recorded(tracker: Tracker, console: Console) -> Iterator[None]:
+def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen."""
     status: Status = "FAILED"
     try:
-        yield
+        yield tracker
         status = "FINISHED"
     except (Interrupted, KeyboardInterrupt):
         status = "KILLED"
@@ -108,6 +128,24 @@ def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
     tracker.log_artifact(folder / "config.yaml")
     for context in ("train", "eval"):
         tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
+
+
+def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker, folder: Path) -> list[str]:
+    """Compiles the step for the loop's calls, which costs no second compilation, and records its plan.
+
+    Returns:
+      The layout's warnings.
+    """
+    capacity = feed.call_size(config, data.train).capacity
+    compile_step(engine, _data_spec(data), config.dataset.batch_size, capacity)
+    try:
+        plan = plan_engine(config, engine)
+    except EngineError as error:  # training needs no plan
+        logger.warning("no plan: %s", error)
+        return []
+    for path in write_files(plan, folder):
+        tracker.log_artifact(path)
+    return list(plan.warnings)
 
 
 def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -184,8 +184,17 @@ class Engine(Protocol):
         """Makes the step's program for batches of these shapes, without running a step."""
         ...
 
+    @property
+    def trained(self) -> Sequence[str]:
+        """Returns the canonical paths of the variables that are trained."""
+        ...
+
     def collectives(self) -> list[Collective]:
-        """Returns what the compiled step communicates, counted in its program."""
+        """Returns what the compiled step communicates, counted in its program.
+
+        Raises:
+          NotImplementedError: the engine can't read its program; the plan then estimates.
+        """
         ...
 
     def layer_outputs(self) -> list[LayerOutput]:

@@ -25,6 +25,13 @@ def prepare_environment(config: RunConfig) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's C++ log; its exceptions still arrive
 
 
+def skip_graph_optimizer() -> None:
+    """Leaves programs as DTensor made them: optimizing is most of the compilation of one that is only read."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 def pack(array: Array, layout: Any) -> Any:
     """Splits a host array over the mesh, whatever dims the layout shards, multi-client meshes included.
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from runner import layout, mesh, optimizer
-from runner.engine import canary
+from runner.engine import canary, program
 from runner.engine.base import (
     Array,
+    Collective,
     DataSpec,
     EvalMetrics,
     HostBatches,
@@ -175,6 +176,22 @@ class KerasDTensorEngine:
         loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step))
         return _Pending(loss, hit, penalty, batches.weights, batches.steps)
 
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Returns the canonical paths of the trainable variables."""
+        return tuple(self._trained)
+
+    def collectives(self) -> list[Collective]:
+        """Returns what the compiled step communicates, read from the program that DTensor made.
+
+        Raises:
+          EngineError: nothing was compiled yet.
+        """
+        if self._train is None:
+            raise EngineError("the step's collectives are asked for before it was compiled")
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        return program.collectives(self._loop, self._before, self._config.mesh.axes, self.placements, data_axes)
+
     def _train_inputs(self, batches: PlacedBatches, steps: int, first_step: int) -> tuple[Any, ...]:
         """Returns images, labels and all numbers of a call in one vector.
 
@@ -195,6 +212,7 @@ class KerasDTensorEngine:
         """
         import tensorflow as tf
 
+        self._before = program.function_names()
         for left in reversed(range(_COMPILATIONS)):
             call = tf.function(self._train_call)
             try:
@@ -211,6 +229,7 @@ class KerasDTensorEngine:
         import tensorflow as tf
 
         calls = int(images.shape[0])
+        self._loop = next(_loop_names)
         steps, first, counts = tf.gather(numbers, 0), tf.gather(numbers, 1), numbers[_COUNTS:]
 
         def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
@@ -229,7 +248,7 @@ class KerasDTensorEngine:
         start = (tf.constant(0), empty, empty, counts * 0.0)
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, loss, hit, penalty = tf.while_loop(
-            lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=next(_loop_names)
+            lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=self._loop
         )
         return loss, hit, penalty
 
@@ -238,7 +257,7 @@ class KerasDTensorEngine:
         import tensorflow as tf
 
         gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done)
-        with tf.name_scope("update"):
+        with tf.name_scope(program.UPDATE_SCOPE):
             self._update(gradients, done)
         self._traced = tf.compat.v1.get_default_graph()
         if self._mesh.size > 1:
@@ -281,7 +300,7 @@ class KerasDTensorEngine:
             found, *_ = self._gradients(x, y, tf.gather(numbers, _COUNTS), tf.gather(numbers, 1))
             return found
 
-        placed = self.place(batches)
+        placed = self.place(HostBatches(batches.images[:1], batches.labels[:1], batches.weights[:1], 1))
         held = {path: self._variables[path] for path in self._variables if path not in self._trained}
         before = {path: unpack(variable) for path, variable in held.items()}
         found = tf.function(call)(*self._train_inputs(placed, 1, step))

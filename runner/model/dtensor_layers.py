@@ -177,7 +177,10 @@ def _norms(keras: Any) -> tuple[type, ...]:
     import tensorflow as tf
 
     class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-        """Batch normalisation by plain reductions: over the global batch, whatever the mesh."""
+        """Batch normalisation by plain reductions: over the global batch, whatever the mesh.
+
+        The moving variance follows the batch's own, as in Keras 3; the fused kernel's is times n / (n - 1).
+        """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs["fused"] = False

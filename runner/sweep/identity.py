@@ -15,7 +15,8 @@ from runner.config import flatten
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
 _LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy")
-_BESIDE_TRAINING = ("sweep", "compare", "conf")  # parts of the package that no run computes with
+_OTHER_PARTS = ("sweep", "compare", "conf")  # parts of the package that no run computes with
+_BESIDE = ("tracking", "sweep", "plan", "verify")
 # Keys that say where, how fast or how visibly, not what.
 _NO_MATTER = frozenset(
     {
@@ -25,6 +26,7 @@ _NO_MATTER = frozenset(
         "dataset.mirror",
         "dataset.prefetch",
         "trainer.progress",
+        "trainer.verify_first",
     }
 )
 
@@ -36,7 +38,7 @@ def config_hash(content: Mapping[str, object]) -> str:
       content: nested, plain values; where it is recorded, and what its sweep does, don't count.
     """
     leaves = {key: value for key, value in flatten(content) if key not in _NO_MATTER}
-    counted = {key: value for key, value in leaves.items() if key.split(".")[0] not in ("tracking", "sweep")}
+    counted = {key: value for key, value in leaves.items() if key.split(".")[0] not in _BESIDE}
     return _digest(json.dumps(counted, sort_keys=True, default=str).encode())
 
 
@@ -57,7 +59,7 @@ def _package_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         inner = path.relative_to(root)
-        if inner.parts[0] not in _BESIDE_TRAINING:
+        if inner.parts[0] not in _OTHER_PARTS:
             digest.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
     for name in _LIBRARIES:
         digest.update(f"{name}=={_version(name)}".encode())

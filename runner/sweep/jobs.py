@@ -20,14 +20,14 @@ class Job:
     Attributes:
       number: its place in the sweep, from 0.
       overrides: its own command line, without what concerns Hydra or the sweep.
-      varied: those keys that the sweep varies, with this job's values.
       folder: where it writes.
+      varied: those keys that the sweep varies, with this job's values.
     """
 
     number: int
     overrides: tuple[str, ...]
-    varied: Mapping[str, str]
     folder: Path
+    varied: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from runner.sweep.state import Sweep, adopted, varied_of
 
 # Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")
+_QUIET = ("runner.plan",)  # commands that show their jobs side by side in the end
 
 
 def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, report: str | None) -> Command:
@@ -39,7 +40,7 @@ def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, 
         arguments(sweep.module, job.overrides, master, job.folder),
         job.folder,
         environment={**member.environment(), **cores},
-        prefix=f"[{job.number} {job.name}] " if parallel > 1 else "",
+        prefix=None if sweep.module in _QUIET else f"[{job.number} {job.name}] " if parallel > 1 else "",
     )
 
 

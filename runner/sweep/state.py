@@ -25,6 +25,8 @@ from runner.sweep.resume import checkpoint_overrides, key_of
 
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
+_RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
+
 
 @dataclass(frozen=True)
 class Shared:
@@ -104,7 +106,7 @@ class Sweep:
     @property
     def is_recorded(self) -> bool:
         """Whether the jobs are runs in MLflow."""
-        return self.module == "runner" and self.tracking.name != "none"
+        return self.module in _RECORDED and self.tracking.name != "none"
 
     def shared(self) -> Shared:
         """Returns what jobs on other machines need."""
@@ -122,7 +124,7 @@ class Sweep:
         """
         number = len(self.ledger.jobs)
         kept = tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
-        job = Job(number, kept, varied_of(kept, tuple(self.varied)), self.folder / str(number))
+        job = Job(number, kept, self.folder / str(number), varied_of(kept, tuple(self.varied)))
         try:
             composed = loader.load_sweep_config(self._master, list(overrides))
             with open_dict(composed):

@@ -1,0 +1,76 @@
+"""From a checked config to its plan, and to the files of it, for the plan command and for training runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hydra.core.hydra_config import HydraConfig
+
+import runner.dataset
+from runner import layout, paths
+from runner.engine import make_engine
+from runner.engine.base import DataSpec, Engine, HostBatches
+from runner.engine.dtensor import skip_graph_optimizer
+from runner.plan.base import Plan
+from runner.plan.make import make_plan
+from runner.schema import RunConfig
+
+
+def plan_config(config: RunConfig) -> Plan:
+    """Plans a run without training: builds the engine, compiles its step for one batch and reads the program.
+
+    A mesh of any kind of device is planned on virtual devices of the CPU, so that it needs no accelerator and takes
+    none of an accelerator's memory; the rates remain those of the mesh's kind.
+
+    Args:
+      config: a checked config; its canary is skipped.
+
+    Raises:
+      ConfigError: the layout does not fit the model, or the dataset has no such split.
+      DataError: the dataset is not there and can't be fetched.
+    """
+    data = runner.dataset.load(config.dataset)
+    height, width, channels = data.train.images.shape[1:]
+    data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)
+    engine = make_engine(on_cpu(config), data_spec, 1)
+    engine.build()
+    if config.engine.name.endswith("dtensor"):
+        skip_graph_optimizer()
+    compile_step(engine, data_spec, config.dataset.batch_size, 1)
+    return plan_engine(config, engine)
+
+
+def on_cpu(config: RunConfig) -> RunConfig:
+    """Returns the config with its mesh on virtual CPU devices and without the canary."""
+    mesh = replace(config.mesh, device="cpu")
+    return replace(config, mesh=mesh, engine=replace(config.engine, canary=False))
+
+
+def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:
+    """Compiles an engine's step for batches of zeros.
+
+    Args:
+      engine: built.
+      data: shapes of the dataset.
+      batch_size: global.
+      capacity: batches of one device call.
+    """
+    images = np.zeros((capacity, batch_size, *data.input_shape), np.uint8)
+    labels, weights = np.zeros((capacity, batch_size), np.int32), np.zeros((capacity, batch_size), np.float32)
+    engine.compile(engine.place(HostBatches(images, labels, weights, capacity)))
+
+
+def plan_engine(config: RunConfig, engine: Engine) -> Plan:
+    """Returns the plan of an engine whose step is compiled, named after Hydra's choices.
+
+    Args:
+      config: a checked config.
+      engine: built and compiled.
+    """
+    hydra_config = HydraConfig.get()
+    choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
+    choices = {key: value for key, value in choices.items() if value != "None"}
+    overrides = list(hydra_config.overrides.task)
+    places = layout.origins(choices["layout"], overrides, paths.conf_dir(), len(config.layout.rules))
+    return make_plan(config, engine, choices, places)

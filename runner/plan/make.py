@@ -1,0 +1,138 @@
+"""Puts a plan together from a built engine whose step is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from runner import layout
+from runner.engine.base import Collective, Engine, VariableInfo
+from runner.plan import estimate
+from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
+from runner.plan.rates import rates, traffic
+from runner.schema import RunConfig
+
+_AUTO = "layout=auto"
+
+
+def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], places: Sequence[str]) -> Plan:
+    """Returns the plan of a run.
+
+    Args:
+      config: checked.
+      engine: built, its step compiled.
+      choices: group to option, as Hydra composed them.
+      places: where each of the layout's rules is written.
+
+    Returns:
+      The plan; collectives are counted in the engine's program, or estimated where it can't be read.
+    """
+    held = engine.variables()
+    model = {path: held[path] for path in engine.placements}
+    slots = {path: info for path, info in held.items() if path not in model}
+    step = estimate.Step(
+        placements=engine.placements,
+        trained=set(engine.trained),
+        outputs=engine.layer_outputs(),
+        axes=config.mesh.axes,
+        image=tuple(config.layout.inputs["image"]),
+        width={path: np.dtype(info.dtype).itemsize for path, info in model.items()},
+    )
+    try:
+        moved = engine.collectives()
+    except NotImplementedError:
+        moved = estimate.collectives(step)
+    layers = tuple(_layer(step, index) for index in range(len(step.outputs)))
+    at = rates(config.plan, config.mesh)
+    return Plan(
+        choices=dict(choices),
+        engine=config.engine.name,
+        axes=dict(config.mesh.axes),
+        batch_size=config.dataset.batch_size,
+        variables=tuple(_variable(step, path, info, slots, moved, places) for path, info in model.items()),
+        layers=layers,
+        totals=_totals(step, model, slots, layers),
+        traffic=traffic(moved, config.mesh.axes, at),
+        rates=at,
+        compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
+        warnings=tuple(layout.lint(config.layout, _shapes(engine), config.mesh.axes)),
+        proposed=_proposed(config, engine),
+    )
+
+
+def _shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
+    return {path: placement.shape for path, placement in engine.placements.items()}
+
+
+def _proposed(config: RunConfig, engine: Engine) -> str:
+    if not config.layout.auto:
+        return ""
+    proposals = layout.auto.propose(_shapes(engine), config.layout, config.mesh.axes)
+    return layout.auto.to_yaml(proposals, config.layout)
+
+
+def _variable(
+    step: estimate.Step,
+    path: str,
+    info: VariableInfo,
+    slots: Mapping[str, VariableInfo],
+    moved: Sequence[Collective],
+    places: Sequence[str],
+) -> VariablePlan:
+    placement = step.placements[path]
+    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else _AUTO
+    own = [each for each in moved if each.origin == path]
+    return VariablePlan(
+        path=path,
+        shape=info.shape,
+        dtype=info.dtype,
+        rule=rule,
+        spec=info.spec,
+        trained=path in step.trained,
+        bytes=_whole(info),
+        bytes_per_device=info.bytes_per_device,
+        slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if _slot_of(name) == path),
+        moved_bytes=sum(each.bytes for each in own),
+        moved_source="counted" if all(each.counted for each in moved) else "estimated",
+        passed=tuple(getattr(placement, "passed", ())),
+    )
+
+
+def _slot_of(path: str) -> str:
+    """Returns the variable that `optimizer/<slot>/<variable>` belongs to."""
+    return path.split("/", 2)[2]
+
+
+def _whole(info: VariableInfo) -> int:
+    return math.prod(info.shape) * np.dtype(info.dtype).itemsize
+
+
+def _layer(step: estimate.Step, index: int) -> LayerPlan:
+    output = step.outputs[index]
+    size = estimate.output_bytes(step, output, np.dtype(output.dtype).itemsize)
+    spec = estimate.output_spec(step, output)
+    return LayerPlan(output.layer, output.kind, output.shape, spec, size, estimate.flops(step, output))
+
+
+def _totals(
+    step: estimate.Step,
+    model: Mapping[str, VariableInfo],
+    slots: Mapping[str, VariableInfo],
+    layers: Sequence[LayerPlan],
+) -> dict[str, Total]:
+    """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored."""
+    used = {path: math.prod(step.used_shape(step.placements[path])) * step.width[path] for path in step.trained}
+    whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in step.outputs)
+    return {
+        "parameters": _held(model.values()),
+        "gradients": Total(sum(_whole(model[path]) for path in used), sum(used.values()), "estimated"),
+        "slots": _held(slots.values()),
+        "activations": Total(whole, sum(layer.bytes_per_device for layer in layers), "estimated"),
+    }
+
+
+def _held(infos: Iterable[VariableInfo]) -> Total:
+    listed = list(infos)
+    return Total(sum(map(_whole, listed)), sum(info.bytes_per_device for info in listed), "counted")

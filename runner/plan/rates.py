@@ -1,0 +1,79 @@
+"""Bytes and operations to seconds: stated rates, ring algorithms, no latency, nothing overlapped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from runner import mesh
+from runner.engine.base import Collective
+from runner.plan.base import Rates, Traffic
+from runner.schema import MeshConfig, PlanConfig
+
+PHASES = ("forward", "backward", "update")
+
+# One device's GB/s to its neighbour, and GFLOP/s in float32. NVIDIA A100 data sheet: NVLink 600 GB/s both ways, 19.5
+# TFLOP/s. Google Cloud TPU v4 page: 2,400 Gbit/s between chips, 275 TFLOP/s (bfloat16; float32 is slower).
+_ACCELERATORS = {"gpu": (300.0, 19_500.0, "an A100's"), "tpu": (300.0, 275_000.0, "a TPU v4 chip's")}
+# A CPU is one machine, whatever number of virtual devices it is split into: they share its cores and its memory.
+_CPU_GB_S, _CPU_GFLOPS_A_CORE = 10.0, 30.0
+
+
+def rates(config: PlanConfig, mesh_config: MeshConfig) -> Rates:
+    """Returns what times are reckoned with: the config's rates, else those of the mesh's kind of device.
+
+    Args:
+      config: a rate that is set is one device's.
+      mesh_config: axes resolved; the virtual devices of a CPU share its rates.
+    """
+    kind = mesh.device_kind(mesh_config)
+    if kind == "cpu":
+        count, cores = mesh.size(mesh_config.axes), os.cpu_count() or 1
+        bandwidth, gflops = _CPU_GB_S / count, _CPU_GFLOPS_A_CORE * cores / count
+        shared = f", shared by {count} virtual devices" if count > 1 else ""
+        note = f"this machine's {cores} cores at {_CPU_GFLOPS_A_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s{shared}"
+    else:
+        bandwidth, gflops, whose = _ACCELERATORS[kind]
+        note = f"{whose} data sheet"
+    given = [key for key in ("bandwidth_gb_s", "gflops") if getattr(config, key) is not None]
+    if given:
+        set_by = " and ".join(f"plan.{key}" for key in given)
+        note = set_by if len(given) == 2 else f"{set_by}; else {note}"
+    return Rates(kind, config.bandwidth_gb_s or bandwidth, config.gflops or gflops, note)
+
+
+def ring_factor(kind: str, devices: int, device: str) -> float:
+    """Returns how many times its bytes each device sends in a ring.
+
+    An all-reduce of n devices is a reduce-scatter and an all-gather: 2 (n - 1) / n; each of the two alone, and an
+    all-to-all, is half of that (Thakur, Rabenseifner and Gropp, 2005). On CPUs DTensor makes an all-gather of an
+    all-reduce of zero-padded parts.
+
+    Args:
+      kind: as in `Collective`.
+      devices: that take part.
+      device: `cpu`, `gpu` or `tpu`.
+    """
+    once = (devices - 1) / devices
+    return 2 * once if kind == "all_reduce" or (kind == "all_gather" and device == "cpu") else once
+
+
+def traffic(collectives: Iterable[Collective], axes: Mapping[str, int], at: Rates) -> tuple[Traffic, ...]:
+    """Groups collectives by phase, kind, axis and source, with the time that they would take.
+
+    Args:
+      collectives: of one step.
+      axes: mesh axis to size.
+      at: the rates.
+    """
+    groups: dict[tuple[int, str, str, bool], list[Collective]] = {}
+    for each in collectives:
+        groups.setdefault((PHASES.index(each.phase), each.kind, each.axis, each.counted), []).append(each)
+    found = []
+    for (phase, kind, axis, counted), members in sorted(groups.items(), key=lambda item: item[0]):
+        count, size = sum(each.count for each in members), sum(each.bytes for each in members)
+        devices = mesh.size({name: axes[name] for name in axis.split("+")})
+        seconds = size * ring_factor(kind, devices, at.device) / (at.bandwidth_gb_s * 1e9)
+        source = "counted" if counted else "estimated"
+        found.append(Traffic(kind, axis, PHASES[phase], count, size, seconds, source))  # type: ignore[arg-type]
+    return tuple(found)

@@ -1,0 +1,144 @@
+"""The plan's tables as rows of words, the same for the terminal and for plan.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner import mesh
+from runner.plan.base import Plan, Traffic
+
+_LARGEST = 3  # layers listed by what their outputs take of a device
+WHOLE = "replicated"
+NO_RULE = "no rule"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One table.
+
+    Attributes:
+      title: what it shows.
+      columns: their headings.
+      numbers: how many of the columns, from the right, hold numbers.
+      rows: a word a column.
+      has_sum: the last row adds up the others.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    numbers: int
+    rows: tuple[tuple[str, ...], ...]
+    has_sum: bool = False
+
+
+def size(count: int) -> str:
+    """Returns bytes in binary units, three digits: `392 KiB`."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    digits = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def operations(count: float) -> str:
+    """Returns a number of operations in decimal units, three digits: `1.24 GFLOP`."""
+    unit = ""
+    for larger in ("k", "M", "G", "T", "P"):
+        if count < 1000:
+            break
+        count, unit = count / 1000, larger
+    return f"{count:.3g} {unit}FLOP"
+
+
+def milliseconds(seconds: float) -> str:
+    """Returns a time in milliseconds, three digits."""
+    return f"{1000 * seconds:.3g} ms"
+
+
+def dims(shape: Sequence[int]) -> str:
+    """Returns a shape as `784x128`; a scalar's is `1`."""
+    return "x".join(map(str, shape)) or "1"
+
+
+def spec_words(spec: Sequence[str | None]) -> str:
+    """Returns a spec as `[-, model]`, `replicated` where no axis splits the tensor."""
+    return "[" + ", ".join(axis or "-" for axis in spec) + "]" if any(spec) else WHOLE
+
+
+def title(plan: Plan) -> str:
+    """Returns the plan in a line: model, mesh, layout, batch."""
+    chosen = [
+        f"{key}={plan.choices[key]}" for key in ("model", "layout", "optimizer", "dataset") if key in plan.choices
+    ]
+    where = f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device})"
+    return ", ".join([*chosen, where, f"batch {plan.batch_size}"])
+
+
+def variables(plan: Plan) -> Rows:
+    """Returns every variable's place, and what a device holds and communicates of it in a step."""
+    rows = [
+        (
+            each.path,
+            dims(each.shape),
+            each.dtype,
+            each.rule or NO_RULE,
+            spec_words(each.spec),
+            size(each.bytes),
+            size(each.bytes_per_device),
+            size(each.moved_bytes) if each.moved_bytes else "-",
+        )
+        for each in plan.variables
+    ]
+    source = plan.variables[0].moved_source if plan.variables else "counted"
+    columns = ("variable", "shape", "dtype", "rule", "spec", "bytes", "a device", f"moved, {source}")
+    return Rows("Variables", columns, 3, tuple(rows))
+
+
+def totals(plan: Plan) -> Rows:
+    """Returns what one device holds, and the layers whose outputs take most of it."""
+    names = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer slots"}
+    names["activations"] = "activations, all layers"
+    rows = [
+        (names[key], size(total.bytes), size(total.bytes_per_device), total.source)
+        for key, total in plan.totals.items()
+    ]
+    for layer in plan.largest_activations[:_LARGEST]:
+        shape = f"{dims(layer.shape)} {spec_words(layer.spec)}"
+        rows.append((f"  {layer.layer}: {shape}", "", size(layer.bytes_per_device), "estimated"))
+    return Rows("Memory", ("", "whole", "a device", "source"), 3, tuple(rows))
+
+
+def traffic(plan: Plan) -> Rows:
+    """Returns the collectives of one step by phase, kind and axis."""
+    rows: list[tuple[str, ...]] = [
+        (each.phase, each.kind, each.axis, f"{each.count}", size(each.bytes), milliseconds(each.seconds), each.source)
+        for each in plan.traffic
+    ]
+    if rows:
+        count, moved, seconds = traffic_sum(plan.traffic)
+        rows.append(("all", "", "", f"{count}", size(moved), milliseconds(seconds), ""))
+    columns = ("phase", "kind", "axis", "count", "bytes", "time", "source")
+    return Rows("Collectives of one training step", columns, 4, tuple(rows), has_sum=bool(rows))
+
+
+def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
+    """Returns count, bytes and seconds of all groups."""
+    return sum(g.count for g in groups), sum(g.bytes for g in groups), sum(g.seconds for g in groups)
+
+
+def notes(plan: Plan) -> list[str]:
+    """Returns what the tables leave open: times and how they are reckoned, rules that passed a variable on."""
+    at, (_, _, moving) = plan.rates, traffic_sum(plan.traffic)
+    lines = [
+        f"compute: {operations(plan.flops_per_device)} a device and step (estimated), "
+        f"{milliseconds(plan.compute_seconds)} at {at.gflops:,.4g} GFLOP/s; "
+        f"collectives: {milliseconds(moving)} at {at.bandwidth_gb_s:,.3g} GB/s",
+        f"rates of one device: {at.note}; times leave out latency and overlap nothing",
+    ]
+    if not plan.traffic:
+        lines.append("a step communicates nothing")
+    lines += [f"warning: {warning}" for warning in plan.warnings]
+    return [*lines, *(f"{each.path}: {note}" for each in plan.variables for note in each.passed)]

@@ -1,0 +1,242 @@
+"""Compares a run on the mesh with one on a single device. Plain NumPy.
+
+Where the tolerances come from. A mesh adds the same terms in another order, so its float32 sums differ in their last
+bits, and training passes that on: slightly in most entries, wildly in a few (Adam moves an entry whose gradient is
+nothing but rounding by the whole learning rate, in either direction; at a ReLU's kink the last bit decides whether an
+example counts). No fixed number is right for both. So the single device is run again, several times, as its own
+*twins*. They take each step's gradients where everything is a little off, by random relative noise:
+
+- every weight, which is what another order of a layer's sums amounts to: the product that is computed is the exact one
+  of slightly other factors;
+- every example's share of the loss, and every gradient: what another order of the sums over a batch does where
+  their terms differ in sign, and where they don't;
+- a gradient that is smaller than the noise beside the others of its layer is drawn anew: its terms cancel and leave
+  their last bits.
+
+The noise is what rounding can do to the longest sum, see `noise`. That is mostly ten times what it does and more, so
+what rounding does rarely on the mesh, the twins do often. To shuffle the examples of each batch instead would say too
+little: the many nearly equal terms of a convolution round alike in any order on one device, and otherwise in a mesh's
+partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one, shuffled).
+
+An entry of the mesh's run may then differ by a small multiple of what the twins differ by; of a batch statistic, which
+is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a variable's entries, 90%,
+99% and all of them must lie as close as that share of them does in the twins. A wrong engine moves most entries, and
+the twins' few wild ones don't hide that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.engine.base import Array
+
+RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
+TWINS = 3
+# The largest of three draws of a size is below a quarter of another draw in about one of a thousand cases at equal
+# noise; and the twins' noise is the larger one.
+FACTOR = 4.0
+# A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
+ULPS = 4.0
+# Adding n terms one by one errs by up to n/2 ulps, and by about sqrt(n) where the errors' signs are random; four times
+# that is more than any mesh was seen to do.
+_NOISE_FACTOR = 4.0
+_BLUNT = 0.1  # of a variable's root mean square
+
+Trajectory = Mapping[str, Array]
+
+
+def noise(terms: int, epsilon: float = float(np.finfo(np.float32).eps)) -> float:
+    """Returns the twins' relative noise: what a float32 sum's order can do, times four.
+
+    Args:
+      terms: length of the longest sum.
+      epsilon: distance of 1 to the next number of the dtype.
+    """
+    return _NOISE_FACTOR * epsilon * math.sqrt(max(terms, 1))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One array of the mesh's run beside the single device's.
+
+    Attributes:
+      kind: `initial`, `loss`, `gradient`, `parameter`, `statistic` or `slot`.
+      name: as `gradient/d1/kernel`, `optimizer/m/d1/kernel`, `d1/kernel`, `loss`.
+      variable: canonical path; of the loss, empty.
+      step: the step after which the two differ first, or are compared; 0 before any.
+      absolute: largest difference of an entry.
+      relative: the same over `scale`.
+      scale: largest entry of what is compared: of a parameter or statistic its movement since the start.
+      rank: the rank that comes nearest to its tolerance, or exceeds it most.
+      difference: there.
+      tolerance: there.
+      ratio: difference over tolerance; above 1 the check fails.
+      spread: what one device differs by from itself there, under the twins' noise.
+      blunt: half of the entries might differ by a tenth of their own size unnoticed: the config itself turns
+        rounding into that much.
+    """
+
+    kind: str
+    name: str
+    variable: str
+    step: float
+    absolute: float
+    relative: float
+    scale: float
+    rank: str
+    difference: float
+    tolerance: float
+    ratio: float
+    spread: float
+    blunt: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is within its tolerance; a NaN never is."""
+        return self.ratio <= 1.0
+
+
+def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory, noise: float) -> list[Check]:
+    """Compares every array of a run.
+
+    Args:
+      reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
+        `optimizer/<slot>/<path>` of a run on one device.
+      twins: the same of runs with noise.
+      mesh: the same of the run on the mesh.
+      noise: the twins' relative noise.
+
+    Returns:
+      A check an array, in the order of `reference`.
+
+    Raises:
+      ValueError: the two runs don't hold the same arrays of the same shapes.
+    """
+    different = sorted(set(reference) ^ set(mesh))
+    if different:
+        raise ValueError(f"one device and the mesh do not hold the same arrays: {', '.join(different[:5])}")
+    for key, value in reference.items():
+        if value.shape != mesh[key].shape:
+            raise ValueError(f"{key} has shape {list(value.shape)} on one device and {list(mesh[key].shape)} there")
+    return [_check(key, reference, twins, mesh, noise) for key in reference]
+
+
+def _check(key: str, reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory, noise: float) -> Check:
+    steps = len(reference["loss"])
+    group, _, path = key.partition("/")
+    if key == "loss":
+        return _loss(reference["loss"], [twin["loss"] for twin in twins], mesh["loss"])
+    if group == "initial":
+        return _initial(path, reference[key], mesh[key])
+    if group == "gradient":
+        return _ranked("gradient", key, path, 1.5, reference[key], [twin[key] for twin in twins], mesh[key])
+    if group == "optimizer":
+        variable = path.partition("/")[2]
+        return _ranked("slot", key, variable, steps + 0.5, reference[key], [twin[key] for twin in twins], mesh[key])
+    start, values = reference[f"initial/{path}"], [twin[key] for twin in twins]
+    kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noise)
+    return _ranked(kind, path, path, steps + 0.5, reference[key], values, mesh[key], start, sums)
+
+
+def _initial(path: str, reference: Array, mesh: Array) -> Check:
+    """Initial weights are drawn whole from the seed, so they are equal to the last bit."""
+    worst = _largest(mesh.astype(np.float64) - reference)
+    scale = _largest(reference)
+    ratio = 0.0 if worst == 0 else math.inf
+    name = f"initial/{path}"
+    return Check("initial", name, path, 0, worst, _over(worst, scale), scale, "all", worst, 0.0, ratio, 0.0, False)
+
+
+def _loss(reference: Array, twins: Sequence[Array], mesh: Array) -> Check:
+    """A step's loss is one number, so its tolerance is the twins' largest difference of all the steps so far."""
+    difference = np.abs(mesh.astype(np.float64) - reference)
+    spread = np.maximum.accumulate(np.max([np.abs(twin.astype(np.float64) - reference) for twin in twins], axis=0))
+    floor = ULPS * np.finfo(np.float32).eps * np.maximum(np.abs(reference), 1.0)
+    tolerance = FACTOR * spread + floor
+    ratios = _ratios(difference, tolerance)
+    worst = int(np.argmax(ratios))
+    failed = np.flatnonzero(~(ratios <= 1.0))
+    step = int(failed[0] if len(failed) else worst) + 1
+    scale = _largest(reference)
+    absolute = _largest(difference)
+    return Check(
+        "loss",
+        "loss",
+        "",
+        step,
+        absolute,
+        _over(absolute, scale),
+        scale,
+        f"step {worst + 1}",
+        float(difference[worst]),
+        float(tolerance[worst]),
+        float(ratios[worst]),
+        float(spread[worst]),
+        False,
+    )
+
+
+def _ranked(
+    kind: str,
+    name: str,
+    variable: str,
+    step: float,
+    reference: Array,
+    twins: Sequence[Array],
+    mesh: Array,
+    start: Array | None = None,
+    noise: float = 0.0,
+) -> Check:
+    moved = reference.astype(np.float64) - (0.0 if start is None else start)
+    scale = _largest(moved) or _largest(reference)
+    difference = at_ranks(mesh, reference)
+    spread = np.max([at_ranks(twin, reference) for twin in twins], axis=0)
+    floor = ULPS * float(np.finfo(reference.dtype).eps) * _largest(reference)
+    tolerance = FACTOR * spread + floor + noise * scale
+    ratios = _ratios(difference, tolerance)
+    worst = int(np.argmax(ratios))
+    size = math.sqrt(float(np.mean(np.square(moved)))) if moved.size else 0.0
+    return Check(
+        kind,
+        name,
+        variable,
+        step,
+        float(difference[-1]),
+        _over(float(difference[-1]), scale),
+        scale,
+        list(RANKS)[worst],
+        float(difference[worst]),
+        float(tolerance[worst]),
+        float(ratios[worst]),
+        float(spread[worst]),
+        bool(tolerance[0] > _BLUNT * size > 0),
+    )
+
+
+def at_ranks(values: Array, reference: Array) -> Array:
+    """Returns the largest difference of the closest half, 90%, 99% and all of the entries; NaN counts as infinite."""
+    difference = np.abs(values.astype(np.float64) - reference).ravel()
+    if not difference.size:
+        return np.zeros(len(RANKS))
+    difference[np.isnan(difference)] = math.inf
+    places = [math.ceil(share * difference.size) - 1 for share in RANKS.values()]
+    return np.asarray(np.partition(difference, places)[places])
+
+
+def _ratios(difference: Array, tolerance: Array) -> Array:
+    """Divides; 0 over 0 is 0, and what is not finite is infinite, on whichever side."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(difference == 0, 0.0, difference / tolerance)
+    return np.where(np.isfinite(difference) & np.isfinite(tolerance), ratios, math.inf)
+
+
+def _largest(values: Array) -> float:
+    return float(np.max(np.abs(values))) if values.size else 0.0
+
+
+def _over(value: float, scale: float) -> float:
+    return value / scale if scale else (0.0 if value == 0 else math.inf)

@@ -1,0 +1,84 @@
+"""Verifies and records: as a command with a run of its own, or as the first act of a training run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+import runner.dataset
+from runner.dataset import Dataset
+from runner.errors import EngineError
+from runner.schema import RunConfig
+from runner.signals import StopRequest
+from runner.tracking import Tracker
+from runner.verify.check import verify
+from runner.verify.children import WORKER
+
+
+def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
+    """Verifies a config, prints the table and records it all in a run of its own.
+
+    Args:
+      config: checked.
+      composed: the same as Hydra composed it, for the record.
+      worker: module that the two processes run.
+
+    Raises:
+      EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
+      ConfigError, DataError, TrackingError, Interrupted: as in training.
+    """
+    from runner.config import resolved
+    from runner.train import open_run, recorded
+
+    console = Console(highlight=False)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    content = resolved(config, composed)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    with StopRequest():
+        data = runner.dataset.load(config.dataset)
+        command = shlex.join(["python", "-m", "runner.verify", *HydraConfig.get().overrides.task])
+        with recorded(open_run(config, content, command, "verify-"), console) as tracker:
+            tracker.log_artifact(folder / "config.yaml")
+            verify_recorded(config, content, data, folder, tracker, console, worker)
+
+
+def verify_recorded(
+    config: RunConfig,
+    content: Mapping[str, object],
+    data: Dataset,
+    folder: Path,
+    tracker: Tracker,
+    console: Console,
+    worker: str = WORKER,
+) -> None:
+    """Verifies a config into a run that is open.
+
+    Args:
+      config: checked.
+      content: the same resolved, as plain values.
+      data: the config's dataset.
+      folder: gets verify.json, verify.md and the processes' output.
+      tracker: gets those files, the figures, and the tag `runner.verified`.
+      console: shows the table and the verdict.
+      worker: module that the two processes run.
+
+    Raises:
+      EngineError: the mesh differs from one device, or a process failed.
+      ConfigError: a process refused the config.
+    """
+    console.print(f"verify: {config.verify.steps} steps on one device, then on the mesh", soft_wrap=True)
+    report = verify(config, data, folder, worker)
+    for path in report.write(folder, content):
+        tracker.log_artifact(path)
+    tracker.set_tags({"runner.verified": str(report.passed).lower()})
+    tracker.log_metrics(0, report.metrics())
+    console.print(report.table())
+    console.print(report.basis(), soft_wrap=True, markup=False)
+    if not report.passed:
+        raise EngineError(report.verdict())
+    console.print(report.verdict(), soft_wrap=True, markup=False)

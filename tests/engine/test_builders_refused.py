@@ -1,0 +1,92 @@
+"""Models that DTensor can't compute, or computes wrongly, are refused in one line that names the layer and a mend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+MODULE = """
+import tf_keras
+from tf_keras import layers as stock
+
+
+def _net(keras, input_shape, num_classes, middle):
+    inputs = keras.Input(input_shape)
+    x = keras.layers.Flatten(name="flat")(middle(inputs))
+    return keras.Model(inputs, keras.layers.Dense(num_classes, name="logits")(x))
+
+
+def fused_norm(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: stock.BatchNormalization(name="my_norm")(x))
+
+
+def stock_pool(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: stock.AveragePooling2D(name="p")(stock.Dense(2)(x)))
+
+
+def stock_conv(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: stock.Conv2D(2, 3, name="my_conv")(x))
+
+
+def new_dim(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: stock.Lambda(lambda y: y[:, None], name="my_dim")(x))
+
+
+def number(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: stock.Lambda(lambda y: y[:, 0], name="my_row")(x))
+
+
+def noise(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: stock.GaussianNoise(0.1, name="my_noise")(x))
+
+
+def norm(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: keras.layers.BatchNormalization(name="norm")(x))
+"""
+
+CASES = [
+    ("fused_norm", [], ["FusedBatchNormV3", "layer my_norm", "keras.layers.BatchNormalization"]),
+    ("stock_pool", [], ["AvgPoolGrad", "layer p", "keras.layers.AveragePooling2D"]),
+    (
+        "stock_conv",
+        ["+mesh.axes.rows=2", "layout.inputs.image=[batch,rows,null,null]"],
+        ["Conv2D", "layer my_conv", "Halo exchange", "keras.layers.Conv2D"],
+    ),
+    ("new_dim", [], ["my_dim", "x[:, None]", "tf.expand_dims"]),
+    ("number", [], ["my_row", "x[:, 0]", "tf.gather"]),
+    ("noise", [], ["layer my_noise", "GaussianNoise", "keras.layers.Dropout"]),
+    ("norm", ["dataset.remainder=pad"], ["dataset.remainder=pad", "batch statistics of layer norm", "drop"]),
+]
+
+
+@pytest.mark.parametrize(("builder", "extra", "shown"), CASES, ids=[case[0] for case in CASES])
+def test_a_model_that_can_not_work_is_refused(
+    tmp_path: Path, builder: str, extra: list[str], shown: list[str]
+) -> None:
+    (tmp_path / "refused_models.py").write_text(MODULE)
+    arguments = ["dataset=digits", "dataset.batch_size=16", "mesh=batch2", "tracking=none", "engine.canary=false"]
+    target = ["model=custom", f"model._target_=refused_models.{builder}", f"hydra.run.dir={tmp_path / 'run'}"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", *arguments, *target, *extra],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    for part in shown:
+        assert part in lines[0]
+    assert "Traceback" not in done.stdout

@@ -1,0 +1,41 @@
+"""The layers that replace what DTensor lacks compute what tf_keras's own compute, gradients included."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model.layers_worker import CASES
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.model.layers_worker"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=lambda index: f"{CASES[index][0]}-{index}")
+def test_a_layer_and_its_gradients_equal_the_stock_ones(seen: dict[str, Any], index: int) -> None:
+    assert seen["cases"][index] < 2e-5  # float32 sums of up to 150 terms of size 1 in another order
+
+
+def test_dropout_keeps_the_share_that_it_says_and_scales_it(seen: dict[str, Any]) -> None:
+    assert abs(seen["dropout"]["kept"] - 0.75) < 0.03
+    assert seen["dropout"]["value"] == pytest.approx(1 / 0.75)
+    assert seen["dropout"]["evaluation"]
+
+
+def test_a_dropout_mask_is_a_function_of_layer_seed_and_step(seen: dict[str, Any]) -> None:
+    assert seen["dropout"]["repeats"]
+    assert seen["dropout"]["differ"] == [True, True, True]

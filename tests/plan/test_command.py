@@ -1,0 +1,130 @@
+"""The real plan command, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RULES = (
+    "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}, "
+    "{match: d2/kernel, spec: [model, null]}]"
+)
+
+
+def run(folder: Path, *arguments: str, module: str = "runner.plan", code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs a command on digits to its end and checks its exit code."""
+    command = [sys.executable, "-m", module, *arguments, "dataset=digits"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def planned(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "plan.json").read_text()))
+
+
+@pytest.mark.slow
+def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(tmp_path: Path) -> None:
+    done = run(tmp_path, "mesh=batch4_model2", RULES, f"hydra.run.dir={tmp_path / 'run'}")
+    plan = planned(tmp_path / "run")
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
+    assert {"config.yaml", "plan.md", "plan.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert set(plan) >= {
+        "format",
+        "choices",
+        "engine",
+        "axes",
+        "batch_size",
+        "variables",
+        "layers",
+        "totals",
+        "traffic",
+    }
+    kernel = plan["variables"][0]
+    assert kernel["path"] == "d1/kernel"
+    assert kernel["shape"] == [64, 128]
+    assert kernel["dtype"] == "float32"
+    assert kernel["spec"] == [None, "model"]
+    assert kernel["bytes"] == 64 * 128 * 4 == 2 * kernel["bytes_per_device"]
+    assert kernel["moved_bytes"] == kernel["bytes_per_device"]
+    assert kernel["moved_source"] == "counted"
+    assert kernel["rule"]
+    assert plan["axes"] == {"batch": 4, "model": 2}
+    traffic = {(each["phase"], each["axis"]): each for each in plan["traffic"]}
+    assert traffic["forward", "model"]["bytes"] == 64 // 4 * 10 * 4
+    assert {each["source"] for each in plan["traffic"]} == {"counted"}
+    assert plan["totals"]["slots"]["bytes_per_device"] == 2 * plan["totals"]["parameters"]["bytes_per_device"]
+    assert plan["compute_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    overrides = ["mesh=batch2", "mesh.device=gpu", "plan.gflops=1000", f"hydra.run.dir={tmp_path}"]
+    done = run(tmp_path, *overrides)
+    plan = planned(tmp_path)
+    assert plan["rates"]["device"] == "gpu"
+    assert (plan["rates"]["gflops"], plan["rates"]["bandwidth_gb_s"]) == (1000.0, 300.0)
+    assert plan["compute_seconds"] == pytest.approx(plan["flops_per_device"] / 1e12)
+    assert "plan.gflops; else an A100's data sheet" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_multirun_compares_its_plans(tmp_path: Path) -> None:
+    kernels = 'layout.rules=[],[{match: "d./kernel", spec: [batch, null]}]'
+    done = run(tmp_path, "-m", "mesh=batch8", kernels, f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    first, second = planned(tmp_path / "sweep" / "0"), planned(tmp_path / "sweep" / "1")
+    assert first["totals"]["parameters"]["bytes_per_device"] > second["totals"]["parameters"]["bytes_per_device"]
+    text = (tmp_path / "sweep" / "compare.md").read_text()
+    assert "| layout.rules=[] | layout.rules=[{match:" in text
+    assert "parameters + slots" in done.stdout
+    assert "forward collectives" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    rule = "layout.rules=[{match: d2/kernel, spec: [null, batch]}]"
+    done = run(tmp_path, "mesh=batch8", rule, f"hydra.run.dir={tmp_path / 'run'}", code=2)
+    assert "does not divide" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("plan.gflops=0", "plan.gflops=0.0 is refused: a number above 0"),
+        ("plan.bandwidth_gb_s=-1", "plan.bandwidth_gb_s=-1.0 is refused"),
+        ("plan.gflop=3", "did you mean plan.gflops?"),
+        ("mesh=batch9", "did you mean mesh=batch8?"),
+    ],
+)
+def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, override: str, shown: str) -> None:
+    done = run(tmp_path, override, f"hydra.run.dir={tmp_path / 'run'}", code=2)
+    assert shown in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_every_training_run_keeps_its_plan_and_records_it(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    overrides = ["mesh=batch2", "trainer.epochs=1", "trainer.log_model=false", f"tracking.uri={store}"]
+    run(tmp_path, *overrides, f"hydra.run.dir={tmp_path / 'run'}", module="runner")
+    plan = planned(tmp_path / "run")
+    assert sum(each["count"] for each in plan["traffic"]) == 1
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("runner")
+    assert experiment is not None
+    (only,) = client.search_runs([experiment.experiment_id])
+    assert {"plan.json", "plan.md", "plan.png"} <= {item.path for item in client.list_artifacts(only.info.run_id)}

@@ -1,0 +1,121 @@
+"""What DTensor's program tells is counted to the byte, and agrees with the estimate."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.engine.program import _Member, _Origins, _phase, device_groups
+from runner.layout import Placement
+from tests.plan import cases
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_devices_of_a_group_differ_in_its_axes_only() -> None:
+    groups = device_groups({"batch": 2, "one": 1, "height": 2, "width": 2})
+    assert groups[("width",)] == [0, 0, 2, 2, 4, 4, 6, 6]
+    assert groups[("batch",)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert groups[("height", "width")] == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert set(groups[("batch", "height", "width")]) == {0}
+    assert len(groups) == 8
+    assert groups[()] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("train_steps_aaa/mlp/d2/MatMul/DTensorAllReduceOp_96_1", "forward"),
+        ("gradient_tape/train_steps_aaa/mlp/d1/MatMul/MatMul/DTensorAllReduceOp_96_1", "backward"),
+        ("train_steps_aaa/AddN_2_968192538_2", "backward"),
+        ("train_steps_aaa/update/global_norm/L2Loss/DTensorAllReduceOp_96_1", "update"),
+    ],
+)
+def test_a_nodes_name_tells_the_phase(name: str, phase: str) -> None:
+    assert _phase(name) == phase
+
+
+def origins() -> _Origins:
+    shapes = {
+        "block_0/norm/gamma": (64,),
+        "block_0/norm/beta": (64,),
+        "block_0/attention/query/kernel": (64, 4, 16),
+        "block_0/attention/query/bias": (4, 16),
+    }
+    specs = {"block_0/attention/query/kernel": (None, "model", None), "block_0/attention/query/bias": ("model", None)}
+    placed = {path: Placement(path, s, specs.get(path, (None,) * len(s)), None) for path, s in shapes.items()}
+    return _Origins(placed, {"batch": 4, "model": 2}, {"batch"})
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "axis", "origin"),
+    [
+        ("block_0.norm/mul_1/Sum", (1, 1, 64), "batch", "block_0/norm/gamma"),
+        ("block_0.norm/add_1/Sum", (1, 1, 64), "batch", "block_0/norm/beta"),
+        ("block_0.attention.query/einsum/Einsum_1", (64, 2, 16), "batch", "block_0/attention/query/kernel"),
+        ("block_0.attention.query/add/Sum", (1, 1, 2, 16), "batch", "block_0/attention/query/bias"),
+        ("block_0.attention.query/einsum/Einsum", (64, 2, 16), "model", "block_0/attention/query"),
+        ("some_other_layer/Sum", (64,), "batch", ""),
+    ],
+)
+def test_a_gradients_name_and_shape_tell_its_variable(
+    node: str, shape: tuple[int, ...], axis: str, origin: str
+) -> None:
+    name = f"gradient_tape/train_steps_aaa/vit/{node}/DTensorAllReduceOp_96_1"
+    assert origins().of(_Member(name, shape), "backward", axis) == origin
+
+
+def work(name: str, *, combine: bool) -> dict[str, Any]:
+    """Returns what a process with the case's mesh found."""
+    axes, rules = cases.LAYOUTS[name]
+    request = json.dumps({"axes": axes, "rules": rules, "combine": combine})
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plan.worker", request],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def by_origin(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    keys = ("phase", "kind", "axis", "origin", "count", "bytes")
+    return sorted(tuple(each[key] for key in keys) for each in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases.LAYOUTS)
+def test_the_estimate_is_what_the_program_holds(name: str) -> None:
+    got = work(name, combine=False)
+    assert by_origin(got["counted"]) == by_origin(got["estimated"])
+    check_program_and_arrays(got)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["replicated", "kernels_over_batch", "column_row"])
+def test_merged_all_reduces_carry_the_same_bytes_in_fewer_collectives(name: str) -> None:
+    got = work(name, combine=True)
+    named = [each for each in got["counted"] if each["origin"]]
+    without_counts = [row[:4] + row[5:] for row in by_origin(named)]
+    assert without_counts == [row[:4] + row[5:] for row in by_origin(got["estimated"])]
+    padding = [each for each in got["counted"] if not each["origin"]]
+    assert padding
+    assert all(each["count"] == 0 and each["bytes"] < 4096 for each in padding)
+    assert sum(each["count"] for each in got["counted"]) < len(got["estimated"])
+    check_program_and_arrays(got)
+
+
+def check_program_and_arrays(got: dict[str, Any]) -> None:
+    """Checks the sums against the program's own nodes, and bytes a device against the arrays that lie there."""
+    assert sum(each["count"] for each in got["counted"]) == got["nodes"]["count"]
+    assert sum(each["bytes"] for each in got["counted"]) == got["nodes"]["bytes"]
+    assert got["planned"] == got["held"]

@@ -1,0 +1,108 @@
+"""The plan's words: tables that fit, files that say the same, plans side by side."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from runner.plan import compare, rows
+from runner.plan.files import NAMES, markdown, write_files
+from runner.plan.picture import colour
+from runner.plan.rates import rates
+from runner.plan.table import WIDTH, break_path, show
+from runner.schema import MeshConfig, PlanConfig
+from runner.sweep.jobs import Job
+from tests.plan import cases
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(40, "40 B"), (1000, "0.98 KiB"), (5120, "5.00 KiB"), (401408, "392 KiB"), (0, "0 B")]
+)
+def test_bytes_are_shown_with_three_digits(count: int, shown: str) -> None:
+    assert rows.size(count) == shown
+
+
+def test_long_paths_break_at_slashes() -> None:
+    broken = break_path("encoder/block_0/attention/query/kernel", 20)
+    assert [len(line) <= 20 for line in broken.splitlines()] == [True] * len(broken.splitlines())
+    assert broken.replace("\n  ", "") == "encoder/block_0/attention/query/kernel"
+
+
+@pytest.mark.parametrize("width", [WIDTH, 160])
+def test_the_tables_fit_the_terminal_and_lose_nothing(width: int) -> None:
+    out = io.StringIO()
+    show(cases.plan(), Console(file=out, width=width, highlight=False))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for word in ("768x12x64", "float32", "[-, model, -]", "2.25 MiB", "1.12 MiB", "counted", "all_reduce"):
+        assert word in out.getvalue(), word
+    squeezed = "".join(line[:20].strip() if width == WIDTH else line for line in lines)
+    assert "encoder/block_3/attention/query_projection/kernel" in squeezed
+
+
+def test_the_sum_of_the_collectives_is_the_sum_of_its_rows() -> None:
+    table = rows.traffic(cases.plan())
+    assert table.rows[-1][:1] + table.rows[-1][3:6] == ("all", "3", "1.46 KiB", "3 ms")
+
+
+def test_a_plan_without_collectives_says_so() -> None:
+    assert "a step communicates nothing" in rows.notes(cases.plan(traffic=()))
+
+
+def test_markdown_holds_every_variable_with_its_rule() -> None:
+    text = markdown(cases.plan(30))
+    assert text.count("/query_projection/kernel | 768x12x64 |") == 30
+    assert "override layout.rules=" in text
+
+
+def test_the_files_are_json_markdown_and_a_picture_of_the_largest_variables(tmp_path: Path) -> None:
+    files = write_files(cases.plan(30), tmp_path)
+    assert [file.name for file in files] == list(NAMES)
+    assert len(json.loads(files[0].read_text())["variables"]) == 30
+    png = files[2].read_bytes()
+    assert png.startswith(b"\x89PNG")
+    height = int.from_bytes(png[20:24], "big")
+    assert height < 1700, "24 rows, whatever number of variables there is"
+
+
+def test_parts_at_other_coordinates_have_other_colours() -> None:
+    axes = {"batch": 2, "height": 2, "width": 2}
+    places = [{"batch": b, "height": h, "width": w} for b in range(2) for h in range(2) for w in range(2)]
+    assert len({colour(axes, place) for place in places}) == 8
+
+
+def test_only_what_varies_names_a_job() -> None:
+    shared = ["dataset=digits", "mesh=batch8"]
+    assert compare.varying([[*shared, "layout=fsdp"], ["layout=megatron", *shared]]) == [
+        "layout=fsdp",
+        "layout=megatron",
+    ]
+
+
+def test_plans_stand_side_by_side_and_a_failed_job_says_so(tmp_path: Path) -> None:
+    jobs = [Job(number, (f"layout={name}",), tmp_path / name) for number, name in enumerate(("fsdp", "broken"))]
+    jobs[0].folder.mkdir()
+    write_files(cases.plan(), jobs[0].folder)
+    table = compare.comparison(jobs)
+    assert table.columns == ("", "layout=fsdp", "layout=broken")
+    held = {row[0]: row[1:] for row in table.rows}
+    assert held["parameters + slots"] == ("2.00 KiB", "failed")
+    assert held["forward collectives"] == ("2: 0.98 KiB, 1 ms", "failed")
+
+
+def test_virtual_devices_share_the_rates_of_their_machine() -> None:
+    one = rates(PlanConfig(), MeshConfig(axes={"batch": 1}))
+    eight = rates(PlanConfig(), MeshConfig(axes={"batch": 4, "model": 2}))
+    assert eight.gflops == one.gflops / 8
+    assert eight.bandwidth_gb_s == one.bandwidth_gb_s / 8
+    assert "shared by 8 virtual devices" in eight.note
+
+
+def test_a_rate_of_the_config_is_taken_as_it_is() -> None:
+    given = rates(PlanConfig(bandwidth_gb_s=25.0), MeshConfig(axes={"batch": 8}, device="gpu"))
+    assert (given.bandwidth_gb_s, given.gflops) == (25.0, 19_500.0)
+    assert given.note.startswith("plan.bandwidth_gb_s; else")

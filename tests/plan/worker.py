@@ -1,0 +1,81 @@
+"""Runs in a process of its own, for virtual devices can't change within one: plans the MLP and looks at what is there.
+
+Usage: python -m tests.plan.worker JSON, with JSON {"axes": {...}, "rules": [[match, spec], ...], "combine": bool}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from runner.engine.base import DataSpec
+from runner.plan.command import compile_step
+from runner.plan.make import make_plan
+from runner.schema import RuleConfig
+from tests.engine import cases as engines
+from tests.plan import cases
+
+
+def nodes_of(names: list[str]) -> dict[str, int]:
+    """Counts every collective node of the functions that are the step's loop body."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    (body,) = [name for name in names if name.endswith("_body")]
+    found = [n for n in context.context().get_function_def(body).node_def if n.op.startswith("Collective")]
+    shapes = [[dim.size for dim in node.attr["_output_shapes"].list.shape[0].dim] for node in found]
+    widths = [tf.dtypes.as_dtype(node.attr["T"].type).size for node in found]
+    return {"count": len(found), "bytes": sum(math.prod(s) * w for s, w in zip(shapes, widths, strict=True))}
+
+
+def held_bytes(engine: Any) -> dict[str, list[int]]:
+    """Returns the bytes of each variable's and slot's shard on every device."""
+    from tensorflow.experimental import dtensor
+
+    from runner.engine.storage import read_held
+
+    every = {**engine._variables, **engine._slots}
+    return {path: [shard.numpy().nbytes for shard in dtensor.unpack(read_held(v))] for path, v in every.items()}
+
+
+def main() -> None:
+    """Prints a line of JSON."""
+    request = json.loads(sys.argv[1])
+    config = engines.config(request["axes"])
+    config.layout.rules = [RuleConfig(match, spec) for match, spec in request["rules"]]
+    config.engine.combine_all_reduces, config.engine.canary = request["combine"], False
+    config.dataset.batch_size = cases.BATCH
+    from runner.engine import make_engine, program
+
+    data = DataSpec(engines.INPUT_SHAPE, engines.CLASSES)
+    engine = make_engine(config, data, 1)
+    engine.build()
+    before = program.function_names()
+    compile_step(engine, data, cases.BATCH, 1)
+    plan = make_plan(config, engine, {}, [f"layout.rules[{i}]" for i in range(len(request["rules"]))])
+    devices = int(np.prod(list(request["axes"].values())))
+    held = held_bytes(engine)
+    planned = {path: [info.bytes_per_device] * devices for path, info in engine.variables().items()}
+    totals = plan.totals
+    assert totals["parameters"].bytes_per_device == sum(sizes[0] for p, sizes in held.items() if "optimizer/" not in p)
+    assert totals["slots"].bytes_per_device == sum(sizes[0] for p, sizes in held.items() if "optimizer/" in p)
+    from runner.plan import estimate
+
+    estimated = estimate.collectives(cases.step(request["axes"], request["rules"]))
+    result = {
+        "counted": [asdict(each) for each in engine.collectives()],
+        "estimated": [asdict(each) for each in estimated],
+        "nodes": nodes_of(sorted(program.function_names() - before)),
+        "planned": planned,
+        "held": held,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""`runner.verify`, or `runner` where $COMMAND is train, with the processes of `tests.verify.broken_worker`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from omegaconf import DictConfig
+
+from runner.cli import run_command
+from runner.schema import RunConfig
+
+WORKER = "tests.verify.broken_worker"
+
+
+def command(config: RunConfig, composed: DictConfig) -> None:
+    from runner import train
+    from runner.verify import record
+
+    if os.environ.get("COMMAND") == "train":
+        train.verify_recorded = functools.partial(record.verify_recorded, worker=WORKER)
+        train.run(config, composed)
+    else:
+        record.run(config, composed, worker=WORKER)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(command))

@@ -1,0 +1,75 @@
+"""A side of a verification whose mesh computes wrongly, in the way that $BREAK names; the single device is sound."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from runner.verify import worker
+
+
+def stale_moments() -> None:
+    """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
+    from runner import optimizer
+    from runner.engine import keras_dtensor
+
+    def update(self: Any, gradients: list[Any], done: Any) -> None:
+        import tensorflow as tf
+
+        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
+        for path, gradient in zip(self._trained, gradients, strict=True):
+            variable = self._variables[path]
+            slot = self._slots[f"optimizer/momentum/{path}"]
+            slot.assign(-gradient * rate + slot * self._config.optimizer.momentum)
+            variable.assign_add(slot)
+
+    keras_dtensor.check_order = lambda *_: None
+    keras_dtensor.KerasDTensorEngine._update = update  # type: ignore[method-assign]
+
+
+def scaled_gradient() -> None:
+    """Sums the gradient of d2/kernel over the batch axis once too often."""
+    import tensorflow as tf
+
+    sound = tf.GradientTape.gradient
+
+    def gradient(self: Any, target: Any, sources: Any, **options: Any) -> Any:
+        found = sound(self, target, sources, **options)
+        return [8.0 * g if tuple(g.shape) == (128, 10) else g for g in found]
+
+    tf.GradientTape.gradient = gradient
+
+
+def local_statistics() -> None:
+    """Takes batch normalization's moments from the first device's part of the batch."""
+    import tensorflow as tf
+    from tf_keras.src.layers.normalization.batch_normalization import BatchNormalizationBase
+
+    def moments(self: Any, inputs: Any, axes: Any, keep_dims: bool, mask: Any = None) -> Any:
+        del self, mask
+        if inputs.shape[0] is None:  # the symbolic call that builds the model
+            return tf.nn.moments(inputs, axes, keepdims=keep_dims)
+        return tf.nn.moments(tf.gather(inputs, tf.range(inputs.shape[0] // 8)), axes, keepdims=keep_dims)
+
+    BatchNormalizationBase._calculate_mean_and_var = moments
+
+
+def killed() -> None:
+    os.kill(os.getpid(), 9)
+
+
+def crash() -> None:
+    raise RuntimeError("a bug of the engine")
+
+
+BREAKS: dict[str, Callable[[], None]] = {
+    each.__name__: each for each in (stale_moments, scaled_gradient, local_statistics, killed, crash)
+}
+
+if __name__ == "__main__":
+    if sys.argv[1] == "mesh":
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+        BREAKS[os.environ["BREAK"]]()
+    worker.main()

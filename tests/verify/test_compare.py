@@ -1,0 +1,209 @@
+"""What counts as a difference: tolerances from the twins, entries by rank, and what the report says of them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from runner.verify.compare import FACTOR, ULPS, Check, at_ranks, compare, noise
+from runner.verify.report import Report, config_hash
+
+EPSILON = float(np.finfo(np.float32).eps)
+Arrays = dict[str, np.ndarray]
+
+
+def run(seed: int = 0, shift: float = 0.0, steps: int = 3) -> Arrays:
+    """Returns a small run's arrays; `shift` moves every entry of everything but the initial weights at random."""
+    made = np.random.default_rng(0)
+    off = np.random.default_rng(seed)
+    found = {"initial/d1/kernel": made.normal(size=(20, 10)), "loss": np.linspace(2.0, 1.0, steps)}
+    found["gradient/d1/kernel"] = made.normal(size=(20, 10))
+    found["final/d1/kernel"] = found["initial/d1/kernel"] + 0.1 * made.normal(size=(20, 10))
+    found["initial/bn/mean"], found["final/bn/mean"] = np.zeros(10), made.normal(size=10)
+    found["optimizer/m/d1/kernel"] = made.normal(size=(20, 10))
+    for key, value in found.items():
+        moved = 0.0 if key.startswith("initial/") else shift * off.uniform(-1, 1, value.shape)
+        found[key] = (value + moved).astype(np.float32)
+    return found
+
+
+def checks(mesh: Arrays, twin_shift: float = 1e-5) -> dict[str, Check]:
+    twins = [run(seed, twin_shift) for seed in (1, 2, 3)]
+    return {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+
+
+def failed(found: dict[str, Check]) -> set[str]:
+    return {name for name, check in found.items() if not check.passed}
+
+
+def test_a_run_as_far_off_as_the_twins_passes_and_every_array_is_compared() -> None:
+    found = checks(run(4, 1e-5))
+    assert failed(found) == set()
+    kinds = {name: check.kind for name, check in found.items()}
+    assert kinds == {
+        "initial/d1/kernel": "initial",
+        "initial/bn/mean": "initial",
+        "loss": "loss",
+        "gradient/d1/kernel": "gradient",
+        "d1/kernel": "parameter",
+        "bn/mean": "statistic",
+        "optimizer/m/d1/kernel": "slot",
+    }
+
+
+def test_a_run_a_hundred_times_as_far_off_as_the_twins_fails_everywhere() -> None:
+    found = checks(run(4, 1e-3))
+    assert failed(found) == {"loss", "gradient/d1/kernel", "d1/kernel", "bn/mean", "optimizer/m/d1/kernel"}
+
+
+def test_one_wild_entry_of_a_twin_does_not_hide_that_most_entries_are_off() -> None:
+    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    twins[0]["final/d1/kernel"][3, 3] += 1.0
+    mesh = run()
+    mesh["final/d1/kernel"] += 1e-3
+    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+    assert failed(found) == {"d1/kernel"}
+    assert found["d1/kernel"].rank != "all"
+
+
+def test_an_entry_that_is_wild_in_a_twin_too_is_allowed_and_another_is_not() -> None:
+    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    twins[1]["final/d1/kernel"][3, 3] += 0.1
+    mesh = run()
+    mesh["final/d1/kernel"][5, 5] += 0.1
+    assert all(check.passed for check in compare(run(), twins, mesh, 0.0))
+    mesh["final/d1/kernel"][5, 5] += 0.4
+    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+    assert failed(found) == {"d1/kernel"}
+    assert found["d1/kernel"].rank == "all"
+
+
+@pytest.mark.parametrize("share", [0.02, 0.12, 0.6])
+def test_a_part_of_the_entries_is_enough_to_fail(share: float) -> None:
+    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    mesh = run()
+    entries = mesh["gradient/d1/kernel"].reshape(-1)
+    entries[: int(share * entries.size)] *= 2
+    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+    assert failed(found) == {"gradient/d1/kernel"}
+    assert found["gradient/d1/kernel"].ratio > 1000
+
+
+def test_initial_weights_must_be_equal_to_the_last_bit() -> None:
+    mesh = run()
+    mesh["initial/d1/kernel"][0, 0] = np.nextafter(mesh["initial/d1/kernel"][0, 0], np.float32(9))
+    assert failed(checks(mesh)) == {"initial/d1/kernel"}
+
+
+def test_a_loss_fails_at_the_first_step_beyond_what_the_twins_did_until_then() -> None:
+    mesh = run()
+    mesh["loss"][1:] += 1e-3
+    found = checks(mesh)
+    assert failed(found) == {"loss"}
+    assert found["loss"].step == 2
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("key", ["loss", "gradient/d1/kernel", "final/bn/mean", "optimizer/m/d1/kernel"])
+def test_what_is_not_finite_fails(key: str, value: float) -> None:
+    mesh = run()
+    mesh[key].reshape(-1)[-1] = value
+    (name,) = failed(checks(mesh))
+    assert name == key.removeprefix("final/")
+
+
+def test_a_twin_that_is_not_finite_allows_nothing() -> None:
+    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    twins[0]["final/d1/kernel"][:] = np.nan
+    found = {check.name: check for check in compare(run(), twins, run(4, 1e-5), 0.0)}
+    assert failed(found) == {"d1/kernel"}
+
+
+def test_without_twins_differences_a_few_ulps_are_allowed_and_no_more() -> None:
+    largest = float(np.abs(run()["gradient/d1/kernel"]).max())
+    for ulps, passes in ((ULPS * 0.9, True), (ULPS * 1.5, False)):
+        mesh = run()
+        mesh["gradient/d1/kernel"][0, 0] += ulps * EPSILON * largest
+        assert checks(mesh, twin_shift=0.0)["gradient/d1/kernel"].passed == passes
+
+
+def test_movement_is_the_scale_of_a_parameter() -> None:
+    mesh = run()
+    mesh["final/d1/kernel"][0, 0] += 0.01
+    check = checks(mesh)["d1/kernel"]
+    moved = np.abs(run()["final/d1/kernel"] - run()["initial/d1/kernel"]).max()
+    assert check.relative == pytest.approx(0.01 / moved, rel=1e-3)
+
+
+def test_a_variable_that_rounding_alone_moves_is_said_to_be_blunt() -> None:
+    assert not checks(run())["d1/kernel"].blunt
+    assert checks(run(), twin_shift=0.1)["d1/kernel"].blunt
+
+
+def test_arrays_that_one_side_lacks_or_has_in_another_shape_are_named() -> None:
+    mesh = run()
+    del mesh["optimizer/m/d1/kernel"]
+    with pytest.raises(ValueError, match="optimizer/m/d1/kernel"):
+        checks(mesh)
+    mesh = run()
+    mesh["final/bn/mean"] = np.zeros(9, np.float32)
+    with pytest.raises(ValueError, match=r"final/bn/mean has shape \[10\] on one device and \[9\]"):
+        checks(mesh)
+
+
+def test_ranks_are_the_largest_difference_of_that_share_of_entries() -> None:
+    values = np.arange(1, 201, dtype=np.float32)
+    assert at_ranks(values, np.zeros(200, np.float32)).tolist() == [100, 180, 198, 200]
+    assert at_ranks(np.float32([3]), np.float32([1])).tolist() == [2, 2, 2, 2]
+
+
+def test_the_noise_grows_with_the_root_of_the_longest_sum() -> None:
+    assert noise(128) == pytest.approx(4 * EPSILON * math.sqrt(128))
+    assert noise(512) == pytest.approx(2 * noise(128))
+
+
+def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
+    moved = float(np.abs(run()["final/bn/mean"]).max())
+    for share, passes in ((0.5, True), (2.0, False)):
+        mesh = run()
+        mesh["final/bn/mean"] += share * 1e-3 * moved
+        found = {check.name: check for check in compare(run(), [run()], mesh, 1e-3)}
+        assert failed(found) == (set() if passes else {"bn/mean"})
+
+
+def report(mesh: Arrays) -> Report:
+    return Report(tuple(checks(mesh).values()), 3, "batch=8", 128, noise(128))
+
+
+def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> None:
+    mesh = run()
+    mesh["gradient/d1/kernel"] *= 2
+    mesh["optimizer/m/d1/kernel"] *= 3
+    mesh["loss"][1] += 0.1
+    found = report(mesh)
+    assert not found.passed
+    assert "FAILED: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.verdict()
+    assert "optimizer/m/d1/kernel (" in found.verdict()
+    assert "loss (" in found.verdict()
+    assert found.verdict().endswith("3 of 7 comparisons failed")
+
+
+def test_the_json_is_plain_and_holds_every_figure() -> None:
+    mesh = run()
+    mesh["initial/bn/mean"][0] = 1
+    content = json.loads(json.dumps(report(mesh).content({"a": 1}), allow_nan=False))
+    assert content["verified"] is False
+    assert content["first"] == "initial/bn/mean"
+    assert content["config_sha256"] == config_hash({"a": 1})
+    assert [check["passed"] for check in content["checks"]].count(False) == 1
+    gradient = next(check for check in content["checks"] if check["name"] == "gradient/d1/kernel")
+    assert gradient["tolerance"] == pytest.approx(FACTOR * gradient["spread"], rel=0.1)
+    assert "sums of up to 128 terms" in gradient["origin"]
+
+
+def test_the_config_hash_does_not_depend_on_the_order_of_keys() -> None:
+    assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash({"b": {"d": 3, "c": 2}, "a": 1})
+    assert config_hash({"a": 1}) != config_hash({"a": 2})

@@ -1,0 +1,212 @@
+"""The real command: a sound engine is verified, and one that computes wrongly is seen, and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+BUILDER = '''
+def normalized(keras, input_shape, num_classes):
+    """A dense net with batch normalization; a bias before it would train on rounding alone."""
+    layers = [
+        keras.layers.Flatten(),
+        keras.layers.Dense(32, use_bias=False, name="d1"),
+        keras.layers.BatchNormalization(fused=False, momentum=0.9, name="bn"),
+        keras.layers.Activation("relu"),
+        keras.layers.Dense(num_classes, name="d2"),
+    ]
+    return keras.Sequential([keras.Input(input_shape), *layers])
+'''
+NORMALIZED = ["model=custom", "model._target_=my_models.normalized"]
+RULES = (
+    "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}, "
+    "{match: d2/kernel, spec: [model, null]}]"
+)
+# A wrong engine is off by orders of magnitude: the variable at fault by more than this many tolerances.
+WIDE = 1000
+
+
+def command(
+    folder: Path, *overrides: str, module: str = "runner.verify", code: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command on digits in `folder` and checks its exit code."""
+    (folder / "my_models.py").write_text(BUILDER)
+    held = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "COLUMNS": "120"} | environment
+    held["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
+    arguments = [sys.executable, "-m", module, "dataset=digits", f"hydra.run.dir={folder / 'run'}", *overrides]
+    done = subprocess.run(arguments, cwd=folder, env=held, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "run" / "verify.json").read_text()))
+
+
+def failures(folder: Path) -> dict[str, float]:
+    """Returns what failed, with the difference in tolerances."""
+    return {check["name"]: float(check["ratio"]) for check in result(folder)["checks"] if not check["passed"]}
+
+
+def recorded(folder: Path) -> tuple[Any, set[str]]:
+    """Returns the only run of the folder's store and its artifacts."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("runner")
+    assert experiment is not None
+    (only,) = client.search_runs([experiment.experiment_id])
+    return only, {item.path for item in client.list_artifacts(only.info.run_id)}
+
+
+def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path) -> None:
+    done = command(tmp_path, "mesh=batch8", "dataset.remainder=pad", "verify.steps=24")
+    assert "verified: 24 steps on batch=8 equal one device" in done.stdout
+    content = result(tmp_path)
+    assert content["verified"] is True
+    assert float(content["checks"][0]["ratio"]) == 0
+    kinds = [check["kind"] for check in content["checks"]]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "initial": 4,
+        "loss": 1,
+        "gradient": 4,
+        "parameter": 4,
+        "slot": 8,
+    }
+    assert content["longest_sum"] == 128
+    assert content["versions"]["tensorflow"].startswith("2.21")
+    for name in ("(loss)", "d1/kernel", "d2/bias", "noise", "128"):
+        assert name in done.stdout
+    run, artifacts = recorded(tmp_path)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name.startswith("verify-mlp-batch8")
+    assert run.data.tags["runner.verified"] == "true"
+    assert run.data.params["run.command"].startswith("python -m runner.verify dataset=digits")
+    assert 0 < run.data.metrics["verify/worst_ratio"] < 1
+    assert {"config.yaml", "verify.json", "verify.md"} <= artifacts
+
+
+def test_rules_on_two_axes_are_verified_over_several_calls(tmp_path: Path) -> None:
+    command(tmp_path, "mesh=batch4_model2", RULES, "verify.steps=5", "trainer.steps_per_call=2", "tracking=none")
+    content = result(tmp_path)
+    assert content["mesh"] == "batch=4 model=2"
+    assert len(content["checks"]) == 21
+    assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        ["optimizer=rmsprop", "optimizer.centered=true", "optimizer.momentum=0.5", "optimizer.epsilon=1e-4"],
+        ["optimizer=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=true", "optimizer.clip.global_norm=0.5"],
+    ],
+)
+def test_batch_statistics_and_every_slot_are_compared(tmp_path: Path, optimizer: list[str]) -> None:
+    command(tmp_path, "mesh=batch4", *NORMALIZED, *optimizer, "verify.steps=6", "tracking=none")
+    names = [check["name"] for check in result(tmp_path)["checks"]]
+    slots = ("velocity", "average", "momentum") if "rmsprop" in optimizer[0] else ("momentum",)
+    assert [name for name in names if name.endswith("d2/bias")] == [
+        "initial/d2/bias",
+        "gradient/d2/bias",
+        "d2/bias",
+        *(f"optimizer/{slot}/d2/bias" for slot in slots),
+    ]
+    kinds = {check["name"]: check["kind"] for check in result(tmp_path)["checks"]}
+    assert kinds["bn/moving_mean"] == kinds["bn/moving_variance"] == "statistic"
+
+
+def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    chosen = ["mesh=batch8", "engine.canary=false", "verify.steps=6", *overrides]
+    done = command(folder, *chosen, module="tests.verify.broken", code=1, BREAK=kind, **environment)
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+    return done
+
+
+def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
+    done = broken(tmp_path, "stale_moments", "optimizer=sgd", "optimizer.momentum=0.9")
+    found = failures(tmp_path)
+    # The first gradients are right, and so is the first loss: it is the update that comes too late.
+    assert not any(name.startswith(("gradient/", "initial/")) for name in found)
+    assert "first in the loss of step 2" in done.stderr
+    assert max(found, key=lambda name: found[name] if "/" in name else 0) in done.stderr
+    assert found["d1/kernel"] > WIDE
+    run, artifacts = recorded(tmp_path)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["runner.verified"] == "false"
+    assert run.data.metrics["verify/worst_ratio"] > WIDE
+    assert {"verify.json", "verify.md"} <= artifacts
+
+
+def test_a_gradient_scaled_by_the_axis_size_is_seen_by_name(tmp_path: Path) -> None:
+    done = broken(tmp_path, "scaled_gradient", "tracking=none")
+    found = failures(tmp_path)
+    assert [name for name in found if name.startswith("gradient/")] == ["gradient/d2/kernel"]
+    assert "first in gradient/d2/kernel, step 1" in done.stderr
+    assert result(tmp_path)["worst"] == "optimizer/v/d2/kernel"
+    assert found["gradient/d2/kernel"] > WIDE
+
+
+def test_batch_statistics_kept_local_are_seen_by_name(tmp_path: Path) -> None:
+    done = broken(tmp_path, "local_statistics", *NORMALIZED, "tracking=none")
+    found = failures(tmp_path)
+    assert "first in the loss of step 1" in done.stderr
+    assert min(found["bn/moving_mean"], found["bn/moving_variance"]) > WIDE
+    assert "bn/moving_" in done.stderr
+
+
+def test_training_that_verifies_first_records_it_and_then_trains(tmp_path: Path) -> None:
+    chosen = ["mesh=batch2", "trainer.verify_first=true", "verify.steps=2", "trainer.epochs=1"]
+    done = command(tmp_path, *chosen, "trainer.log_model=false", module="runner")
+    assert done.stdout.index("verified: 2 steps") < done.stdout.index("epoch 1/1")
+    run, artifacts = recorded(tmp_path)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["runner.verified"] == "true"
+    assert {"verify.json", "verify.md", "curves.png"} <= artifacts
+
+
+def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path: Path) -> None:
+    done = broken(tmp_path, "scaled_gradient", "trainer.verify_first=true", COMMAND="train")
+    assert "gradient/d2/kernel" in done.stderr
+    run, artifacts = recorded(tmp_path)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["runner.verified"] == "false"
+    assert "verify.json" in artifacts
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("killed", "was killed by signal 9"), ("crash", "exited 1")])
+def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: str, shown: str) -> None:
+    done = broken(tmp_path, kind, "tracking=none", "verify.steps=1")
+    log = tmp_path / "run" / "verify-mesh.log"
+    assert done.stderr == f"error: verify's mesh process {shown}; its output is in {log}\n"
+    assert kind == "killed" or "a bug of the engine" in log.read_text()
+
+
+def test_a_side_that_refuses_the_config_ends_in_exit_code_two(tmp_path: Path) -> None:
+    rule = "layout.rules=[{match: nowhere/kernel, spec: [null, model]}]"
+    done = command(tmp_path, "mesh=batch4_model2", rule, "tracking=none", "verify.steps=1", code=2)
+    assert done.stderr.startswith("error: layout.rules[0].match=nowhere/kernel is refused: it catches no variable")
+
+
+def test_help_comes_in_a_second_and_a_bad_key_is_refused_without_tensorflow(tmp_path: Path) -> None:
+    assert "verify:" in command(tmp_path, "--help").stdout
+    done = command(tmp_path, "verify.steps=0", code=2)
+    assert (
+        done.stderr == "error: verify.steps=0 is refused: a whole number of at least 1; set verify.steps=1 or more\n"
+    )
+    code = (
+        "import sys, runner.verify.__main__, runner.verify.record; print({'tensorflow', 'mlflow'} & set(sys.modules))"
+    )
+    held = os.environ | {"PYTHONPATH": str(ROOT)}
+    told = subprocess.run([sys.executable, "-c", code], env=held, capture_output=True, text=True, check=True)
+    assert told.stdout == "set()\n"
