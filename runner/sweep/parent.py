@@ -49,11 +49,6 @@ class Parent:
         )
         return list(found)
 
-    def finished(self) -> dict[str, Any]:
-        """Returns the finished children by the hash of their config."""
-        runs = [run for run in self.children() if run.info.status == "FINISHED"]
-        return {run.data.tags[CONFIG_TAG]: run for run in reversed(runs) if CONFIG_TAG in run.data.tags}
-
     def covered(self, code: str) -> dict[str, Any]:
         """Returns every finished run of the experiment under this code, by the hash of its config."""
         runs = self.store.client.search_runs(

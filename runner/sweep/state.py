@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import convert, convert_group, resolved
 from runner.errors import ConfigError
-from runner.schema import SweepConfig, TrackingConfig
+from runner.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.signals import StopRequest
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import Job, Ledger, Outcome, short_keys, varied_name
@@ -100,8 +100,10 @@ class Sweep:
             resume=self.settings.resume,
         )
         if self.settings.resume:
-            self._finished = self.parent.finished()
-            self._unfinished = {run.data.tags.get("runner.varied", ""): run for run in self.parent.children()}
+            runs = list(reversed(self.parent.children()))
+            named = [(run.data.tags.get("runner.varied", ""), run) for run in runs]
+            self._finished = {name: run for name, run in named if run.info.status == "FINISHED"}
+            self._unfinished = {name: run for name, run in named if name not in self._finished}
 
     @property
     def is_recorded(self) -> bool:
@@ -139,7 +141,7 @@ class Sweep:
 
             self.ledger.add(job, Outcome("refused", 2, note=one_line(error)))
             return None
-        found = self._find(config_hash(resolved(config, composed)), config.model.target)
+        found = self._find(job, config, composed)
         if found is not None:
             self.before[number] = found
             self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {found.info.run_id}"))
@@ -150,15 +152,21 @@ class Sweep:
         self.ledger.add(job)
         return job
 
-    def _find(self, digest: str, target: str) -> Any:
-        if digest in self._finished:
-            return self._finished[digest]
+    def _find(self, job: Job, config: RunConfig, composed: DictConfig) -> Any:
+        """Returns the finished run that stands for a job.
+
+        In a sweep that is resumed that is the job's own, even where the command line now says more: what is added
+        (`trainer.on_nan=continue`) is for the jobs that are left.
+        """
+        name = varied_name(job.varied)
+        if name in self._finished:
+            return self._finished[name]
         if not self.settings.skip_finished:
             return None
-        code = code_version(target)
+        code = code_version(config.model.target)
         if code not in self._covered:
             self._covered[code] = self.parent.covered(code)
-        return self._covered[code].get(digest)
+        return self._covered[code].get(config_hash(resolved(config, composed)))
 
     # What a launcher tells as jobs go on; see `schedule.Watcher`.
 
