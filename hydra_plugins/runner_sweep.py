@@ -9,3 +9,7 @@ class ProcessLauncher(plugins.ProcessLauncher):
 
 class GridSweeper(plugins.GridSweeper):
     """`hydra/sweeper=grid`."""
+
+
+class SearchSweeper(plugins.SearchSweeper):
+    """`hydra/sweeper=optuna`."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.compare.lines import Line, Stat
-from runner.sweep.jobs import short_keys
+from runner.sweep.jobs import short_keys, short_value
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "skipped": "cyan"}
 _WIDTH = 140  # of a pipe or a file
@@ -66,7 +66,7 @@ def sheet_of(
     rows = []
     for index, line in enumerate(lines):
         cells = [column[index] for column in lead.values()]
-        cells += [line.values.get(key, "") for key in keys]
+        cells += [short_value(line.values.get(key, "")) for key in keys]
         cells += [column[index] for column in extra.values()]
         cells += [str(len(line.records))] if folded else []
         rows.append((*cells, *(show(line.metrics.get(metric)) for metric in shown)))

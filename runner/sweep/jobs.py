@@ -11,6 +11,7 @@ from typing import Literal
 JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
 GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
 OUTCOME_FILE = "job.json"
+_LONGEST_NUMBER = 8
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,17 @@ def varied_name(varied: Mapping[str, str]) -> str:
     >>> varied_name({"mesh.axes.batch": "2", "layout.batch": "x"})
     'axes.batch=2,layout.batch=x'
     """
-    return ",".join(f"{short}={varied[key]}" for key, short in short_keys(list(varied)).items())
+    return ",".join(f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items())
+
+
+def short_value(value: str) -> str:
+    """Returns a drawn number with as many digits as a person reads."""
+    if len(value) <= _LONGEST_NUMBER:
+        return value
+    try:
+        return f"{float(value):.4g}"
+    except ValueError:
+        return value
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:

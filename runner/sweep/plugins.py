@@ -1,10 +1,11 @@
-"""What Hydra plugs in: a launcher of one process a job, and the sweeper of grids."""
+"""What Hydra plugs in: a launcher of one process a job, and the sweepers of grids and of searches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -12,7 +13,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from runner.errors import refuse
+from runner.errors import ConfigError, refuse
 from runner.sweep import state
 from runner.sweep.jobs import Job
 from runner.sweep.schedule import Running, Watcher
@@ -87,15 +88,10 @@ class ProcessLauncher(Launcher):
         return JobProcess(command)
 
 
-class GridSweeper(Sweeper):
-    """Runs every combination of comma-separated values, but for those that are refused or done already.
+class _Sweeper(Sweeper):
+    """What the sweepers share: Hydra's set-up, and the folder with the multirun's config."""
 
-    Args:
-      params: key to values, as a preset gives them; the command line wins.
-    """
-
-    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
-        self._params = dict(params or {})
+    def __init__(self) -> None:
         self._config: DictConfig | None = None
         self._context: HydraContext | None = None
         self._launcher: Launcher | None = None
@@ -112,23 +108,58 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         """Runs the jobs."""
         del arguments  # the config has them, and the preset's params besides
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
         assert self._config is not None
         assert self._context is not None
         assert self._launcher is not None
-        sweep, loader = state.current(), self._context.config_loader
-        parser = OverridesParser.create(config_loader=loader)
-        overrides = parser.parse_overrides(state.arguments_of(self._config))
+        sweep = state.current()
         sweep.folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self._config, sweep.folder / "multirun.yaml")
+        self._run(sweep, self._config, self._context.config_loader, self._launcher)
+
+    def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
+        raise NotImplementedError
+
+
+class GridSweeper(_Sweeper):
+    """Runs every combination of comma-separated values, but for those that are refused or done already.
+
+    Args:
+      params: key to values, as a preset gives them; the command line wins. Read from the config.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        del params
+
+    def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        parser = OverridesParser.create(config_loader=loader)
+        overrides = parser.parse_overrides(state.arguments_of(config))
         (grid,) = BasicSweeper.split_arguments(overrides, None)
         jobs = [job for one in grid if (job := sweep.plan(loader, one)) is not None]
-        if isinstance(self._launcher, ProcessLauncher):
-            self._launcher.run(iter(jobs), sweep)
+        if isinstance(launcher, ProcessLauncher):
+            launcher.run(iter(jobs), sweep)
             return
         for batch in _neighbours(jobs):
-            self._launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
+            launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
+
+
+class SearchSweeper(_Sweeper):
+    """Lets Optuna choose the jobs; see `runner.sweep.search.Settings` for the arguments."""
+
+    def __init__(self, params: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        super().__init__()
+        del params
+        self._settings = settings
+
+    def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
+        from runner.sweep.search import Search, Settings
+
+        if not isinstance(launcher, ProcessLauncher):
+            raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
+        search = Search(sweep, config, loader, Settings(**self._settings))
+        launcher.run(search.trials(), search, report=search.metric)
 
 
 def _neighbours(jobs: Sequence[Job]) -> list[list[Job]]:

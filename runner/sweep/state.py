@@ -114,17 +114,22 @@ class Sweep:
         """Returns what jobs on other machines need."""
         return Shared(self.module, self.parent.run_id if self.parent else None, tuple(self.varied))
 
-    def plan(self, loader: ConfigLoader, overrides: Sequence[str]) -> Job | None:
+    def earlier_run(self, name: str) -> Any:
+        """Returns the job's run in the sweep that this one resumes; None where it has none."""
+        return self._finished.get(name) or self._unfinished.get(name)
+
+    def plan(self, loader: ConfigLoader, overrides: Sequence[str], number: int | None = None) -> Job | None:
         """Takes a job into the sweep.
 
         Args:
           loader: composes the job's config.
           overrides: the job's.
+          number: the job's; null: the next one.
 
         Returns:
           The job to run; None where it needs no run, which the ledger says: refused, or done before.
         """
-        number = len(self.ledger.jobs)
+        number = len(self.ledger.jobs) if number is None else number
         kept = tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
         job = Job(number, kept, self.folder / str(number), varied_of(kept, tuple(self.varied)))
         try:
