@@ -145,6 +145,7 @@ def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker
         return []
     for path in write_files(plan, folder):
         tracker.log_artifact(path)
+    tracker.log_metrics(0, plan.metrics())
     return list(plan.warnings)
 
 

@@ -14,6 +14,8 @@ from runner.plots import save, subplots
 from runner.sweep.jobs import short_keys, varied_name
 
 _MOST_CURVES = 20
+_MOST_SERIES = 10
+_MOST_TICKS = 8
 _LOG_RATIO = 8.0  # keys whose values span more than this are drawn on a log axis
 
 
@@ -52,10 +54,11 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line]) -> None:
       lines: those without the metric are left out.
     """
     series: dict[str, list[tuple[str, Stat]]] = {}
+    crowded = len({_rest(line, key) for line in lines}) > _MOST_SERIES  # as of a search: points without names
     for line in lines:
         found = line.metrics.get(metric)
         if found is not None and not math.isnan(found.mean) and key in line.values:
-            rest = varied_name({other: text for other, text in line.values.items() if other != key})
+            rest = "" if crowded else _rest(line, key)
             series.setdefault(rest, []).append((line.values[key], found))
     ticks = _ordered([text for points in series.values() for text, _ in points])
     numbers = [as_number(text) for text in ticks]
@@ -73,7 +76,7 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line]) -> None:
             yerr=errors if any(errors) else None,
             color=_colours(len(series))[index],
             marker="o",
-            lw=_width(index, len(series)) if numeric else 0.8,
+            lw=0 if crowded else _width(index, len(series)) if numeric else 0.8,
             ms=6 + 5 * (1 - index / len(series)),
             capsize=3,
             label=label or None,
@@ -85,6 +88,11 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line]) -> None:
     if len(series) > 1:
         axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     save(figure, path)
+
+
+def _rest(line: Line, key: str) -> str:
+    """Names a line by its other keys."""
+    return varied_name({other: text for other, text in line.values.items() if other != key})
 
 
 def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) -> None:
@@ -131,7 +139,7 @@ def _name_ticks(axes: Any, ticks: Sequence[str], place: Mapping[str, float], *, 
     if numeric and positions and min(positions) > 0 and max(positions) / min(positions) >= _LOG_RATIO:
         axes.set_xscale("log")
         axes.minorticks_off()
-    if not numeric or len(ticks) <= 8:
+    if not numeric or len(ticks) <= _MOST_TICKS:
         turned = 30 if max(map(len, ticks), default=0) > 7 else 0
         axes.set_xticks(positions, ticks, rotation=turned, ha="right" if turned else "center")
 

@@ -22,6 +22,10 @@ _SHORT = {
     "eval/loss": "test loss",
     "throughput/step_ms": "step ms",
     "throughput/examples_per_second": "examples/s",
+    "plan/bytes_per_device": "bytes/device",
+    "plan/collective_bytes": "moved/step",
+    "sweep/scaling_efficiency": "efficiency",
+    "verify/worst_ratio": "of tolerance",
 }
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.compare import plots, render
-from runner.compare.lines import Line, Stat, make_lines
+from runner.compare.lines import make_lines
 from runner.compare.records import RunRecord, from_folder, from_run, history
 from runner.errors import Interrupted
-from runner.sweep.jobs import GOOD, Job, Outcome
+from runner.sweep import scaling
+from runner.sweep.jobs import GOOD
+from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
 from runner.tracking.base import Status
 from runner.tracking.mlflow_import import warn
@@ -21,21 +23,7 @@ from runner.tracking.writer import reason
 _METRICS = ("eval/accuracy", "eval/loss", "throughput/examples_per_second", "throughput/step_ms")
 _CURVES = ("eval/loss", "train/loss")
 _LONGEST_NOTE = 90
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A job with how it ended and what it recorded."""
-
-    job: Job
-    outcome: Outcome
-    record: RunRecord | None
-
-    def line(self) -> Line:
-        """Returns it as a line of a comparison."""
-        metrics = self.record.metrics if self.record else {}
-        records = (self.record,) if self.record else ()
-        return Line(dict(self.job.varied), {key: Stat(one) for key, one in metrics.items()}, records)
+_MOST_TICKS = 12  # values of a key that a heat map names
 
 
 def finish(sweep: Sweep, error: BaseException | None) -> bool:
@@ -88,7 +76,7 @@ def _entries(sweep: Sweep) -> list[Entry]:
         if record is None and sweep.parent is None:
             record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
         entries.append(Entry(job, outcome, None if outcome.status in ("not run", "refused") else record))
-    return entries
+    return scaling.with_efficiency(entries)
 
 
 def best_of(entries: Sequence[Entry], metric: str, direction: str) -> Entry | None:
@@ -116,17 +104,25 @@ def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.S
             "seconds": [f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "" for entry in entries],
         },
     )
+    verified = [entry.record.tags.get("runner.verified", "") if entry.record else "" for entry in entries]
+    if any(verified):
+        sheet = _with_column(sheet, "verified", [{"true": "yes", "false": "NO"}.get(one, "") for one in verified])
     notes = [_cut(entry.outcome.note) for entry in entries]
     if any(notes):
-        rows = tuple((*row, note) for row, note in zip(sheet.rows, notes, strict=True))
-        sheet = replace(sheet, titles=(*sheet.titles, "note"), rows=rows)
+        sheet = _with_column(sheet, "note", notes)
     return replace(sheet, best=next((index for index, entry in enumerate(entries) if entry is best), None))
+
+
+def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> render.Sheet:
+    rows = tuple((*row, cell) for row, cell in zip(sheet.rows, cells, strict=True))
+    return replace(sheet, titles=(*sheet.titles, title), rows=rows)
 
 
 def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
     """Names what a run may record of its layout, where any did."""
     names = sorted({name for entry in entries if entry.record for name in entry.record.metrics})
-    return [name for name in names if name.split("/")[0] in ("plan", "verify", "sweep")]
+    chosen = ("plan/", scaling.EFFICIENCY, "verify/worst_ratio")
+    return [name for name in names if name.startswith(chosen)]
 
 
 def _cut(note: str) -> str:
@@ -163,7 +159,11 @@ def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
         path = sweep.folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
         plots.against(path, metric, key, lines)
         written.append(path)
-    if len(keys) == 2 and len(done) > 1:
+    if (
+        len(keys) == 2
+        and len(done) > 1
+        and all(len({line.values[key] for line in lines}) <= _MOST_TICKS for key in keys)
+    ):
         path = sweep.folder / f"{metric.replace('/', '_')}_heat.png"
         plots.heat(path, metric, (keys[0], keys[1]), lines)
         written.append(path)
@@ -202,8 +202,14 @@ def _store(sweep: Sweep, entries: Sequence[Entry], best: Entry | None, files: Se
         tags |= {"runner.sweep.best": best.job.name, "runner.sweep.best_run_id": best.record.run_id}
         metrics[f"best/{metric}"] = best.record.metrics[metric]
     for entry in entries:
-        if entry.outcome.status == "pruned" and entry.record is not None:
+        if entry.record is None:
+            continue
+        if entry.outcome.status == "pruned":
             sweep.parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
+        if scaling.EFFICIENCY in entry.record.metrics:
+            sweep.parent.measure_child(
+                entry.record.run_id, {scaling.EFFICIENCY: entry.record.metrics[scaling.EFFICIENCY]}
+            )
     sweep.parent.finish(status, tags, metrics, files)
     for line in sweep.parent.describe():
         print(line.replace("run: ", "sweep: ", 1) if line.startswith("run: ") else line)
