@@ -223,9 +223,10 @@ class _Origins:
 
     def of(self, member: _Member, phase: str, axis: str) -> str:
         """Returns a canonical path, or nothing where the name tells none."""
-        if phase == "update":
-            return ""
         parts = "/" + member.name.replace(".", "/") + "/"
+        if phase == "update":
+            written = [path for path in self._placements if f"/{UPDATE_SCOPE}/{path.replace('.', '/')}/" in parts]
+            return written[0] if written else ""
         inside = [layer for layer in self._layers if f"/{layer}/" in parts]
         if not inside:
             return ""
@@ -242,7 +243,9 @@ class _Origins:
 
     def _variable(self, layer: str, member: _Member, phase: str, axis: str) -> str | None:
         used = axis.split("+")
-        fits = [path for path in self._layers[layer] if _no_ones(member.shape) in self._shapes(path, used)]
+        paths = self._layers[layer]
+        exact = [path for path in paths if _no_ones(member.shape) in self._shapes(path, used)]
+        fits = exact or [path for path in paths if self._is_part(member.shape, path)]
         # Layer normalisation's two vectors have one shape: the operation tells them apart, else the order.
         shifts = bool(re.search(r"bias|/add|/sub", member.name, re.IGNORECASE))
         fits.sort(key=lambda path: path.endswith(("bias", "beta")) != shifts)
@@ -251,6 +254,14 @@ class _Origins:
                 self._claimed.add((phase, axis, path))
                 return path
         return None
+
+    def _is_part(self, shape: Sequence[int], path: str) -> bool:
+        """Returns whether a shape is the variable's, cut by axes that its spec does not name, as a gradient may be."""
+        sizes = set(self._axes.values()) | {1, math.prod(self._axes.values())}
+        whole, part = _no_ones(self._placements[path].shape), _no_ones(shape)
+        return len(whole) == len(part) and all(
+            a % b == 0 and a // b in sizes for a, b in zip(whole, part, strict=True)
+        )
 
     def _shapes(self, path: str, used: Sequence[str]) -> list[tuple[int, ...]]:
         """Returns a device's shapes of a variable: whole, put together over some axes, and as it is stored."""

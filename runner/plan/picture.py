@@ -42,8 +42,7 @@ def draw(plan: Plan, path: Path) -> None:
     largest = sorted(plan.variables, key=lambda each: -each.bytes)[:_MOST]
     shown = [each for each in plan.variables if each in largest]
     height = _HEAD + _ROW * len(shown) + 0.15
-    figure = Figure(figsize=(_WIDTH, height))
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(_WIDTH, height), dpi=110)
     canvas = figure.add_axes((0, 0, 1, 1))
     canvas.set_xlim(0, _WIDTH)
     canvas.set_ylim(height, 0)
@@ -51,7 +50,7 @@ def draw(plan: Plan, path: Path) -> None:
     _head(canvas, plan, len(shown))
     for index, variable in enumerate(shown):
         _row(canvas, plan, variable, _HEAD + _ROW * (index + 0.5))
-    figure.savefig(path, dpi=110)
+    FigureCanvasAgg(figure).print_png(path)
 
 
 def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
@@ -74,10 +73,9 @@ def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
 
 
 def _head(canvas: Any, plan: Plan, shown: int) -> None:
-    left = len(plan.variables) - shown
-    text = f"the {shown} largest of {len(plan.variables)} variables; {left} are left out" if left else ""
+    every = len(plan.variables)
+    first = "variable" if shown == every else f"variable (the {shown} largest of {every})"
     canvas.text(_LEFT, 0.26, rows.title(plan), fontsize=11, fontweight="bold", va="center")
-    canvas.text(_WIDTH - 0.15, 0.56, text, fontsize=8.5, color="0.35", va="center", ha="right")
     x = _LEFT
     for axis, count in plan.axes.items():
         canvas.text(x, 0.56, f"{axis}={count}", fontsize=9, va="center")
@@ -91,9 +89,10 @@ def _head(canvas: Any, plan: Plan, shown: int) -> None:
             x += 0.19
         x += 0.2
     _box(canvas, x, 0.47, 0.17, 0.18, _EVERYWHERE)
-    canvas.text(x + 0.25, 0.56, "whole; sheets behind: copies", fontsize=9, va="center")
-    for x, text, side in ((_LEFT, "variable", "left"), (_MIDDLE, "parts", "left"), (_RIGHT, "a device holds", "left")):
-        canvas.text(x, 0.92, text, fontsize=8.5, color="0.35", va="center", ha=side)
+    mixed = "; mixed: cut over two axes" if len(plan.axes) > 1 else ""
+    canvas.text(x + 0.25, 0.56, f"whole{mixed}; sheets behind: copies", fontsize=9, va="center")
+    for x, text in ((_LEFT, first), (_MIDDLE, "parts"), (_RIGHT, "a device holds")):
+        canvas.text(x, 0.92, text, fontsize=8.5, color="0.35", va="center")
     canvas.plot([_LEFT, _WIDTH - 0.15], [1.05, 1.05], color="0.75", lw=0.8)
 
 

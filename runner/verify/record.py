@@ -13,6 +13,7 @@ from rich.console import Console
 import runner.dataset
 from runner.dataset import Dataset
 from runner.errors import EngineError
+from runner.plan.table import plan_console
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.tracking import Tracker
@@ -35,7 +36,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     from runner.config import resolved
     from runner.train import open_run, recorded
 
-    console = Console(highlight=False)
+    console = plan_console()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))

@@ -14,11 +14,13 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
+from runner.plan.table import break_path
 from runner.verify.compare import FACTOR, TWINS, ULPS, Check
 
 _PACKAGES = ("tensorflow", "tf-keras", "numpy", "runner")
 _KINDS = ("initial", "loss", "gradient", "parameter", "statistic", "slot")
 _BLUNT_NAMED = 3
+_LONGEST = 34  # columns of a path on the terminal
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class Report:
         return (
             f"tolerance: {FACTOR:g} times what one device differs by from itself under a relative noise of "
             f"{self.noise:.1e} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps "
-            f"times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that noise besides; "
-            "initial weights are equal exactly"
+            f"times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that noise "
+            "besides; initial weights are equal exactly"
         )
 
     def metrics(self) -> dict[str, float]:
@@ -125,13 +127,19 @@ class Report:
 
     def table(self) -> Table:
         """Returns the terminal's table: the losses, and of each variable the check nearest to its tolerance."""
-        table = Table(title=f"{self.mesh} beside one device, {self.steps} steps", title_justify="left", box=SIMPLE)
-        table.add_column("variable", overflow="fold")
+        table = Table(
+            title=f"{self.mesh} beside one device, {self.steps} steps",
+            title_justify="left",
+            box=SIMPLE,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+        )
+        table.add_column("variable", no_wrap=True)
         for column in ("worst in", "abs", "rel", "entries", "differ by", "allowed", "ratio"):
             table.add_column(column, justify="left" if column in ("worst in", "entries") else "right", no_wrap=True)
         for check in self._worst_by_variable():
             style = "" if check.passed else "bold red"
-            table.add_row(check.variable or "(loss)", *_cells(check), style=style)
+            table.add_row(break_path(check.variable or "(loss)", _LONGEST), *_cells(check), style=style)
         return table
 
     def _worst_by_variable(self) -> Iterable[Check]:

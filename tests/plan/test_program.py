@@ -61,6 +61,7 @@ def origins() -> _Origins:
         ("block_0.attention.query/einsum/Einsum_1", (64, 2, 16), "batch", "block_0/attention/query/kernel"),
         ("block_0.attention.query/add/Sum", (1, 1, 2, 16), "batch", "block_0/attention/query/bias"),
         ("block_0.attention.query/einsum/Einsum", (64, 2, 16), "model", "block_0/attention/query"),
+        ("block_0.attention.query/einsum/Einsum_1", (32, 2, 16), "batch", "block_0/attention/query/kernel"),
         ("some_other_layer/Sum", (64,), "batch", ""),
     ],
 )
@@ -69,6 +70,11 @@ def test_a_gradients_name_and_shape_tell_its_variable(
 ) -> None:
     name = f"gradient_tape/train_steps_aaa/vit/{node}/DTensorAllReduceOp_96_1"
     assert origins().of(_Member(name, shape), "backward", axis) == origin
+
+
+def test_an_updates_scope_tells_its_variable() -> None:
+    member = _Member("train_steps_aaa/update/block_0.norm.beta/add_6/DTensorAllGatherOp_96_12", (64,))
+    assert origins().of(member, "update", "model") == "block_0/norm/beta"
 
 
 def work(name: str, *, combine: bool) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""The table of models, meshes and layouts that verify passes: `python -m tests.verify.table [--steps 20] [words]`.
+
+Prints a line each as it goes, and exits with 1 where one fails. Without words, all; with words, the rows that hold
+every word. Tests run the rows of `SHORT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Small networks: what is shown is the arithmetic of each layer, not of many.
+MODELS = {
+    "mlp": (),
+    "convnet": (),
+    "resnet": ("model.widths=[8,16]",),
+    "vit": ("model.depth=1", "model.dim=32", "model.mlp=64", "model.dropout=0.1"),
+    "user": (
+        "model=custom",
+        "model._target_=user_net.build",
+        "mesh.axes={data:2,tensor:2,rows:2}",
+        "~mesh.axes.batch",
+        "layout.inputs.image=[data,rows,null,null]",
+        "layout.inputs.label=[data]",
+    ),
+}
+# A builder outside the package, of odd sizes, with convolution, pooling, normalisation and dropout.
+USER_MODULE = """
+def build(keras, input_shape, num_classes, width: int = 22):
+    layers = keras.layers
+    inputs = keras.Input(input_shape)
+    x = layers.Conv2D(6, 3, padding="same", activation="tanh", dilation_rate=2, name="first")(inputs)
+    x = layers.BatchNormalization(name="norm")(x)
+    x = layers.DepthwiseConv2D(3, padding="same", name="depth")(x)
+    x = layers.AveragePooling2D(2, name="average")(x)
+    x = layers.LayerNormalization(name="layer_norm")(x)
+    x = layers.Flatten(name="flat")(x)
+    x = layers.Dense(width, activation="tanh", name="up")(x)
+    x = layers.Dropout(0.2, name="drop")(x)
+    x = layers.Dense(14, activation="tanh", name="down")(x)
+    return keras.Model(inputs, layers.Dense(num_classes, name="logits")(x))
+
+
+def odd(keras, input_shape, num_classes):
+    sizes = (45, 30, 21)
+    dense = [keras.layers.Dense(n, activation="tanh", name=f"layer{i}") for i, n in enumerate(sizes)]
+    return keras.Sequential(
+        [keras.Input(input_shape), keras.layers.Flatten(), *dense, keras.layers.Dense(num_classes, name="logits")]
+    )
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+      model: key of `MODELS`.
+      mesh: option of the group; empty where the model's overrides give the axes.
+      layout: option of the group.
+      extra: further overrides.
+    """
+
+    model: str
+    mesh: str
+    layout: str
+    extra: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Returns the row in words."""
+        return "-".join(part for part in (self.model, self.mesh, self.layout, *self.extra) if part)
+
+    def overrides(self) -> list[str]:
+        """Returns the command line."""
+        model = [] if self.model == "user" else [f"model={self.model}"]
+        mesh = [f"mesh={self.mesh}"] if self.mesh else []
+        return [*model, *mesh, f"layout={self.layout}", *MODELS[self.model], *self.extra]
+
+
+def _rows() -> list[Row]:
+    rows = []
+    for model in ("mlp", "convnet", "resnet", "vit"):
+        rows += [Row(model, "batch8", layout) for layout in ("replicated", "fsdp", "auto")]
+        for mesh in ("batch4_model2", "batch2_model4"):
+            rows += [Row(model, mesh, layout) for layout in ("replicated", "megatron", "fsdp_megatron", "auto")]
+        rows += [Row(model, "model8", layout) for layout in ("replicated", "megatron", "auto")]
+        rows += [Row(model, "batch2_height2", layout) for layout in ("spatial", "fsdp_spatial")]
+        rows += [Row(model, "batch2_height2_width2", layout) for layout in ("spatial", "spatial2d")]
+    split = "layout.rules=[{match: up/kernel, spec: [null, tensor]}, {match: up/bias, spec: [tensor]}, "
+    split += "{match: down/kernel, spec: [tensor, data]}, {match: first/kernel, spec: [null, null, null, tensor]}]"
+    rows += [Row("user", "", "replicated", (split,)), Row("user", "", "auto")]
+    return rows
+
+
+TABLE = _rows()
+SHORT = [
+    Row("mlp", "model8", "megatron"),
+    Row("convnet", "batch8", "fsdp"),
+    Row("convnet", "batch2_height2_width2", "spatial2d"),
+    Row("resnet", "batch2_height2", "fsdp_spatial"),
+    Row("vit", "batch2_model4", "fsdp_megatron"),
+    Row("vit", "batch2_height2_width2", "spatial2d"),
+    Row("vit", "batch4_model2", "auto"),
+    TABLE[-2],
+    TABLE[-1],
+]
+
+
+def verify(row: Row, folder: Path, steps: int) -> subprocess.CompletedProcess[str]:
+    """Runs `runner.verify` for a row.
+
+    Args:
+      row: of the table.
+      folder: to run in; a module of the user's is written there.
+      steps: of training.
+    """
+    (folder / "user_net.py").write_text(USER_MODULE)
+    command = [sys.executable, "-m", "runner.verify", "dataset=digits", "dataset.image_size=[28,28]"]
+    command += ["dataset.batch_size=32", "optimizer.learning_rate=0.001", f"verify.steps={steps}", "tracking=none"]
+    command += [*row.overrides(), f"hydra.run.dir={folder / 'run'}"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def main() -> int:
+    """Runs the rows that the command line names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--steps", type=int, default=20)
+    chosen = parser.parse_args()
+    failed = 0
+    for row in TABLE:
+        if not all(word in row.name.split("-") for word in chosen.words):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.monotonic()
+            done = verify(row, Path(folder), chosen.steps)
+        line = (done.stdout.strip().splitlines() or [""])[-1] if done.returncode == 0 else done.stderr.strip()
+        failed += done.returncode != 0
+        print(f"{done.returncode} {row.name} {time.monotonic() - start:.0f} s: {line[:300]}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
