@@ -22,7 +22,6 @@ from runner.tracking.writer import reason
 
 _METRICS = ("eval/accuracy", "eval/loss", "throughput/examples_per_second", "throughput/step_ms")
 _CURVES = ("eval/loss", "train/loss")
-_LONGEST_NOTE = 90
 _MOST_TICKS = 12  # values of a key that a heat map names
 
 
@@ -42,10 +41,10 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
         good = error is None and all(entry.outcome.status in GOOD for entry in entries)
         best = best_of(entries, sweep.settings.metric, sweep.settings.direction)
         sheet = table(entries, sweep.settings.metric, best)
-        files = _write(sweep, entries, sheet) if entries else []
+        noted = _with_column(sheet, "note", [entry.outcome.note for entry in entries])
+        files = _write(sweep, entries, noted) if entries else []
         if entries:
-            render.console().print(render.rich_table(sheet, f"\n{sweep.name}"))
-            print(_counts(entries), flush=True)
+            _show(sweep.name, entries, sheet)
         if sweep.parent is not None:
             status: Status = "FINISHED" if good else "KILLED" if _is_interruption(error) else "FAILED"
             _store(sweep, entries, best, files, status)
@@ -107,9 +106,6 @@ def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.S
     verified = [entry.record.tags.get("runner.verified", "") if entry.record else "" for entry in entries]
     if any(verified):
         sheet = _with_column(sheet, "verified", [{"true": "yes", "false": "NO"}.get(one, "") for one in verified])
-    notes = [_cut(entry.outcome.note) for entry in entries]
-    if any(notes):
-        sheet = _with_column(sheet, "note", notes)
     return replace(sheet, best=next((index for index, entry in enumerate(entries) if entry is best), None))
 
 
@@ -125,8 +121,12 @@ def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
     return [name for name in names if name.startswith(chosen)]
 
 
-def _cut(note: str) -> str:
-    return note if len(note) <= _LONGEST_NOTE else note[: _LONGEST_NOTE - 3] + "..."
+def _show(name: str, entries: Sequence[Entry], sheet: render.Sheet) -> None:
+    render.console().print(render.rich_table(sheet, f"\n{name}"))
+    for entry in entries:
+        if entry.outcome.note and entry.outcome.status not in ("skipped", "pruned"):
+            print(f"job {entry.job.number}, {entry.job.name}: {entry.outcome.status}: {entry.outcome.note}")
+    print(_counts(entries), flush=True)
 
 
 def _counts(entries: Sequence[Entry]) -> str:
