@@ -13,3 +13,7 @@ class GridSweeper(plugins.GridSweeper):
 
 class SearchSweeper(plugins.SearchSweeper):
     """`hydra/sweeper=optuna`."""
+
+
+class SubmititLauncher(plugins.SubmititLauncher):
+    """`hydra/launcher=submitit_slurm` and `submitit_local`."""

@@ -49,7 +49,7 @@ def run_command(command: Command) -> int:
     except Interrupted as interrupted:
         return 128 + interrupted.signum
     except KeyboardInterrupt:
-        print("interrupted before the run started", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe left, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for the interpreter's own last flush
@@ -92,11 +92,11 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
 
     def task(composed: DictConfig) -> None:
         """Keeps an error for `run_command`; Hydra would print it in its own way."""
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            launch.run_foreign_job()
+            return
         folder = Path(HydraConfig.get().runtime.output_dir)
         try:
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                launch.run_foreign_job()
-                return
             command(convert(composed), composed)
         except ConfigError as error:
             failures.append(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
 from runner.sweep.resume import key_of
-from runner.sweep.state import Sweep, adopted, varied_of
+from runner.sweep.state import Sweep, adopted, started, varied_of
 
 # Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")
@@ -34,7 +33,7 @@ def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, 
       report: metric whose values the job writes to a file as they come.
     """
     parent_run_id = sweep.parent.run_id if sweep.parent else None
-    member = Membership(parent_run_id, job.number, dict(job.varied), os.getpid(), report)
+    member = Membership(parent_run_id, job.number, dict(job.varied), report)
     cores = {VARIABLE: str(max(1, available() // parallel))} if parallel > 1 else {}
     return Command(
         arguments(sweep.module, job.overrides, master, job.folder),
@@ -67,18 +66,19 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
 
 
 def run_foreign_job() -> None:
-    """Runs the job that a launcher other than ours started here, in a process of its own.
+    """Runs the job that a launcher other than ours (Ray's, joblib's) started here, in a process of its own.
 
     Ray uses its worker processes again, and a mesh of another size can't be made in a used one.
 
     Raises:
       ConfigError: the launcher does not send callbacks along.
     """
-    shared, hydra = adopted(), HydraConfig.get()
+    sweep, hydra = started(), HydraConfig.get()
+    shared = sweep.shared() if sweep is not None else adopted()
     if shared is None:
         raise ConfigError("hydra/launcher is refused: it sends no callbacks to its jobs; choose processes")
     overrides = [str(one) for one in hydra.overrides.task if not key_of(str(one)).startswith("sweep.")]
-    member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied), os.getpid())
+    member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)
     master = DictConfig({"hydra": hydra})
     run_to_end(Command(arguments(shared.module, overrides, master, folder), folder, member.environment()))

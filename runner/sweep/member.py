@@ -14,6 +14,7 @@ from pathlib import Path
 from runner.sweep.jobs import varied_name
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
+LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it
 _PR_SET_PDEATHSIG = 1
 VALUES_FILE = "values.jsonl"
 LogPoints = Callable[[int, Mapping[str, float]], None]
@@ -27,14 +28,12 @@ class Membership:
       parent_run_id: the sweep's run; null where nothing is recorded.
       job: its number in the sweep.
       varied: what varies, with this job's values.
-      launcher_pid: the process that started it, whose end ends it.
       report: metric whose values it writes to a file as they come, for a search that prunes; null: none.
     """
 
     parent_run_id: str | None
     job: int
     varied: dict[str, str] = field(default_factory=dict)
-    launcher_pid: int = 0
     report: str | None = None
 
     @property
@@ -58,13 +57,12 @@ _joined: list[Membership] = []
 def join() -> None:
     """Reads, once, what the launcher said, and ends with it: a job whose launcher was killed gets a SIGTERM."""
     said = os.environ.pop(_VARIABLE, "")  # not for processes that this one starts
-    if not said:
-        return
-    _joined[:] = [Membership(**json.loads(said))]
-    pid = _joined[0].launcher_pid
+    pid = os.environ.pop(LAUNCHER_VARIABLE, "")
+    if said:
+        _joined[:] = [Membership(**json.loads(said))]
     if sys.platform == "linux" and pid:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != pid:  # it ended before the line above
+        if os.getppid() != int(pid):  # it ended before the line above
             sys.exit(128 + signal.SIGTERM)
 
 

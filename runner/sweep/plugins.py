@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -86,6 +87,42 @@ class ProcessLauncher(Launcher):
         if self.max_parallel == 1:
             print(f"\njob {job.number}: {job.name}", flush=True)
         return JobProcess(command)
+
+
+class SubmititLauncher(ProcessLauncher):
+    """Hands jobs to a cluster by submitit.
+
+    Args:
+      cluster: `slurm`, or `local` for processes of this machine.
+      parameters: of submitit's executor, as `slurm_partition`.
+      max_parallel: jobs submitted at once; the cluster may run fewer.
+      timeout: seconds a job may take, the queue included; null: as long as it likes.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        parameters: Mapping[str, Any] | None = None,
+        max_parallel: int = 64,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(max_parallel, timeout)
+        self._cluster, self._parameters = cluster, dict(parameters or {})
+        self._executor: Any = None
+
+    def start(self, job: Job, report: str | None) -> Running:
+        """Submits a job."""
+        from runner.sweep.cluster import ClusterJob, make_executor
+        from runner.sweep.launch import local_command
+
+        assert self._config is not None
+        sweep = state.current()
+        if self._executor is None:
+            folder = sweep.folder / ".submitit"
+            self._executor = make_executor(self._cluster, folder, self.timeout, self._parameters)
+        command = local_command(sweep, job, self._config, parallel=1, report=report)
+        print(f"job {job.number}: {job.name}: submitted, its output is {job.folder / 'job.log'}", flush=True)
+        return ClusterJob(self._executor, replace(command, prefix=None))
 
 
 class _Sweeper(Sweeper):

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from runner.sweep.jobs import Outcome, outcome_of
+from runner.sweep.member import LAUNCHER_VARIABLE
 
 LOG_FILE = "job.log"
+STOP_FILE = "stop"  # made by a launcher elsewhere that wants the job to end
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_WORDS_S = 2.0  # wait for output of a process that has ended; its own children may hold the pipe open
 
 
@@ -53,7 +56,7 @@ class JobProcess:
         self._error = ""
         self._process = subprocess.Popen(
             command.arguments,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **command.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER_VARIABLE: str(os.getpid()), **command.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -95,7 +98,7 @@ class JobProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with (self._command.folder / LOG_FILE).open("a") as log:
+        with (self._command.folder / LOG_FILE).open("w") as log:
             for line in self._process.stdout:
                 log.write(line)
                 log.flush()
@@ -114,19 +117,30 @@ def _show(line: str, prefix: str | None, out: IO[str]) -> None:
 def run_to_end(command: Command) -> Outcome:
     """Runs a job where this process is, as on a cluster's node, and leaves its outcome in its folder.
 
+    A SIGTERM or Ctrl-C to this process, or a file `stop` in the folder, ends the job cleanly.
+
     Args:
       command: what to run.
 
     Returns:
-      How it ended; a SIGTERM or Ctrl-C to this process is passed on to it.
+      How it ended.
+
+    Raises:
+      KeyboardInterrupt: a signal came; the job has ended.
     """
-    job = JobProcess(command)
-    before = {one: signal.signal(one, lambda *_: job.stop()) for one in (signal.SIGTERM, signal.SIGINT)}
+    job, signals = JobProcess(command), []
+    before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in _SIGNALS}
+    stopped = False
     try:
         while (outcome := job.poll()) is None:
+            if not stopped and (signals or (command.folder / STOP_FILE).exists()):
+                stopped = True
+                job.stop()
             time.sleep(0.05)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
     outcome.write(command.folder)
+    if signals:
+        raise KeyboardInterrupt
     return outcome

@@ -19,8 +19,9 @@ from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.signals import StopRequest
 from runner.sweep.identity import code_version, config_hash
-from runner.sweep.jobs import Job, Ledger, Outcome, short_keys, varied_name
-from runner.sweep.process import command_module
+from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
+from runner.sweep.member import VALUES_FILE
+from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides, key_of
 
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
@@ -138,6 +139,8 @@ class Sweep:
                 composed.hydra.job.id = composed.hydra.job.num = number
             HydraConfig.instance().set_config(composed)
             job = replace(job, folder=self.folder / str(composed.hydra.sweep.subdir))
+            for left in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):  # of an earlier sweep in the same folder
+                (job.folder / left).unlink(missing_ok=True)
             with open_dict(composed):
                 del composed["hydra"]
             config = convert(composed)

@@ -15,7 +15,7 @@ import pytest
 from runner.errors import Interrupted
 from runner.signals import StopRequest
 from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of, short_keys, varied_name
-from runner.sweep.process import LOG_FILE, Command, JobProcess, run_to_end
+from runner.sweep.process import LOG_FILE, STOP_FILE, Command, JobProcess, run_to_end
 from runner.sweep.schedule import run_jobs
 
 
@@ -159,14 +159,13 @@ def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Pa
 ORPHAN = """
 import os, sys, time
 from runner.sweep import member
-from runner.sweep.member import Membership
 if len(sys.argv) > 1:
     member.join()
     print(os.getpid(), flush=True)
     time.sleep(60)
 else:
     import subprocess
-    environment = {**os.environ, **Membership(None, 0, launcher_pid=os.getpid()).environment()}
+    environment = {**os.environ, member.LAUNCHER_VARIABLE: str(os.getpid())}
     child = subprocess.Popen([sys.executable, __file__, "child"], env=environment, start_new_session=True)
     time.sleep(60)
 """
@@ -190,6 +189,17 @@ def test_a_job_ends_with_its_launcher_however_that_ends(tmp_path: Path) -> None:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     raise AssertionError("the job outlived its launcher")
+
+
+def test_a_file_ends_a_job_that_runs_on_another_machine(tmp_path: Path) -> None:
+    def stop() -> None:
+        while not (tmp_path / LOG_FILE).exists() or "ready" not in (tmp_path / LOG_FILE).read_text():
+            time.sleep(0.02)
+        (tmp_path / STOP_FILE).touch()
+
+    threading.Thread(target=stop, daemon=True).start()
+    assert run_to_end(Command([sys.executable, "-c", CLEAN], tmp_path, prefix=None)).status == "killed"
+    assert (tmp_path / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
 
 
 def test_output_of_a_job_beside_others_is_prefixed_and_kept_in_its_folder(

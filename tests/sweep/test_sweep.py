@@ -157,3 +157,38 @@ def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: sweep latest is refused: no such sweep in this store")
     done = sweep(tmp_path, "sweep.skip_finished=true", "tracking=none", code=2)
     assert "sweep.skip_finished=True is refused" in done.stderr
+
+
+@pytest.mark.parametrize("launcher", ["submitit_local", "basic"])
+def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, launcher: str) -> None:
+    """`basic` stands for the launchers that call Hydra's task function, as Ray's does in a process it uses again."""
+    if launcher.startswith("submitit"):
+        pytest.importorskip("submitit")
+    varied = ["optimizer.learning_rate=0.05,1e30", "mesh=batch2"]
+    done = sweep(tmp_path, *SHORT, *varied, f"hydra/launcher={launcher}", code=1)
+    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed", "failed"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "FAILED"
+    assert status_by_name(children) == {"learning_rate=0.05": "FINISHED", "learning_rate=1e+30": "FAILED"}
+    assert "2 jobs: 1 passed, 1 failed" in done.stdout
+    assert "trainer.on_nan=stop" in done.stdout
+
+
+def test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2"]
+    arguments += ["hydra/launcher=submitit_local", "hydra.launcher.max_parallel=1"]
+    process = subprocess.Popen(
+        [*arguments, f"hydra.sweep.dir={tmp_path / 'sweep'}"], cwd=tmp_path, env=environment(tmp_path)
+    )
+    log = tmp_path / "sweep" / "0" / "job.log"
+    deadline = time.monotonic() + 120
+    while not log.exists() or "epoch 3/" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["killed", "not run"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "KILLED"
+    assert status_by_name(children) == {"mesh=single": "KILLED"}
