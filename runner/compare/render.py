@@ -16,7 +16,7 @@ from runner.compare.lines import Line, Stat
 from runner.sweep.jobs import short_keys, short_value
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "skipped": "cyan"}
-_WIDTH = 140  # of a pipe or a file
+_WIDTH = 160  # of a pipe or a file
 _SHORT = {
     "eval/accuracy": "test accuracy",
     "eval/loss": "test loss",
@@ -25,7 +25,6 @@ _SHORT = {
     "plan/bytes_per_device": "bytes/device",
     "plan/collective_bytes": "moved/step",
     "sweep/scaling_efficiency": "efficiency",
-    "verify/worst_ratio": "of tolerance",
 }
 
 
@@ -92,7 +91,7 @@ def show(found: Stat | None) -> str:
 def _number(number: float) -> str:
     if math.isnan(number):
         return "NaN"
-    if number == int(number) and abs(number) >= 1000:
+    if number == int(number) and (abs(number) >= 1000 or not number):
         return f"{int(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}" if abs(number) >= 10 else f"{number:.4f}"
 

@@ -20,7 +20,7 @@ from runner.tracking.base import Status
 from runner.tracking.mlflow_import import warn
 from runner.tracking.writer import reason
 
-_METRICS = ("eval/accuracy", "eval/loss", "throughput/examples_per_second", "throughput/step_ms")
+_METRICS = ("eval/accuracy", "eval/loss")
 _CURVES = ("eval/loss", "train/loss")
 _MOST_TICKS = 12  # values of a key that a heat map names
 
@@ -93,7 +93,9 @@ def best_of(entries: Sequence[Entry], metric: str, direction: str) -> Entry | No
 
 def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.Sheet:
     """Returns the sweep's table, jobs in order."""
-    metrics = list(dict.fromkeys((metric, *_METRICS, *_layout_metrics(entries))))
+    batches_vary = any("dataset.batch_size" in entry.job.varied for entry in entries)
+    speed = "throughput/examples_per_second" if batches_vary else "throughput/step_ms"
+    metrics = list(dict.fromkeys((metric, *_METRICS, speed, *_layout_metrics(entries))))
     sheet = render.sheet_of(
         [entry.line() for entry in entries],
         metrics,
@@ -117,8 +119,9 @@ def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> rende
 def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
     """Names what a run may record of its layout, where any did."""
     names = sorted({name for entry in entries if entry.record for name in entry.record.metrics})
-    chosen = ("plan/", scaling.EFFICIENCY, "verify/worst_ratio")
-    return [name for name in names if name.startswith(chosen)]
+    if not any(key.split(".")[0] in ("mesh", "layout") for entry in entries for key in entry.job.varied):
+        return []
+    return [name for name in names if name.startswith(("plan/", scaling.EFFICIENCY))]
 
 
 def _show(name: str, entries: Sequence[Entry], sheet: render.Sheet) -> None:

@@ -12,6 +12,7 @@ from runner.sweep.jobs import Job, Outcome
 
 EFFICIENCY = "sweep/scaling_efficiency"
 _RATE = "throughput/examples_per_second"
+_WITHOUT = (("mesh",), ("mesh", "layout"))
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ def with_efficiency(entries: Sequence[Entry]) -> list[Entry]:
     """Adds the scaling efficiency to the jobs of a sweep over meshes that has jobs on one device.
 
     Efficiency is examples a second divided by devices and by the mean examples a second of those one-device jobs that
-    differ from the job in mesh and layout alone. Virtual devices share the processor, so it falls as one over n there.
+    differ from the job in the mesh alone; where there is none, in mesh and layout alone. Virtual devices share the
+    processor, so it falls as one over n there.
 
     Args:
       entries: of the sweep.
@@ -46,8 +48,10 @@ def with_efficiency(entries: Sequence[Entry]) -> list[Entry]:
     alone: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for entry in entries:
         if entry.record is not None and devices(entry.record) == 1 and _RATE in entry.record.metrics:
-            alone.setdefault(_rest(entry.job), []).append(entry.record.metrics[_RATE])
-    return [_with_one(entry, alone.get(_rest(entry.job), [])) for entry in entries]
+            for without in _WITHOUT:
+                alone.setdefault(_rest(entry.job, without), []).append(entry.record.metrics[_RATE])
+    found = [[alone.get(_rest(entry.job, without), []) for without in _WITHOUT] for entry in entries]
+    return [_with_one(entry, near or far) for entry, (near, far) in zip(entries, found, strict=True)]
 
 
 def devices(record: RunRecord) -> int:
@@ -64,8 +68,9 @@ def _with_one(entry: Entry, alone: Sequence[float]) -> Entry:
 
 
 def _is_mesh(key: str) -> bool:
-    return key.split(".")[0] in ("mesh", "layout")
+    return key.split(".")[0] == "mesh"
 
 
-def _rest(job: Job) -> tuple[tuple[str, str], ...]:
-    return tuple((key, value) for key, value in job.varied.items() if not _is_mesh(key))
+def _rest(job: Job, without: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Returns what varies besides some groups, with those groups' names, so that the two keys stay apart."""
+    return ((str(without), ""), *(pair for pair in job.varied.items() if pair[0].split(".")[0] not in without))
