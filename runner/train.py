@@ -98,7 +98,7 @@ def open_run(config: RunConfig, content: Mapping[str, object], command: str, pre
         run_name=sweep.name if sweep else name,
         params=dict(flatten(content)) | {"run.command": command},
         tags=tags | (sweep.tags() if sweep else {}),
-        parent_run_id=sweep.parent_run_id if sweep else None,
+        parent_run_id=sweep.parent() if sweep else None,
     )
 
 

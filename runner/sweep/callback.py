@@ -25,8 +25,11 @@ class SweepCallback(Callback):
         """Makes the parent run."""
         del kwargs
         state.begin(config)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Takes along what the sweep knows by the time that a launcher sends its jobs away."""
         sweep = state.started()
-        self._shared = sweep.shared() if sweep is not None else None
+        return {"_shared": sweep.shared() if sweep is not None else self._shared}
 
     def on_job_start(self, config: DictConfig, *, task_function: TaskFunction, **kwargs: Any) -> None:
         """Tells the process of a foreign launcher's job which sweep it is of."""

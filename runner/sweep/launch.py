@@ -32,8 +32,8 @@ def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, 
       parallel: jobs at once, among which the cores are divided.
       report: metric whose values the job writes to a file as they come.
     """
-    parent_run_id = sweep.parent.run_id if sweep.parent else None
-    member = Membership(parent_run_id, job.number, dict(job.varied), report)
+    file = str(sweep.parent_file) if sweep.is_recorded else None
+    member = Membership(None, job.number, dict(job.varied), report, file)
     cores = {VARIABLE: str(max(1, available() // parallel))} if parallel > 1 else {}
     return Command(
         arguments(sweep.module, job.overrides, master, job.folder),

@@ -7,15 +7,18 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from runner.errors import TrackingError
 from runner.sweep.jobs import varied_name
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
 LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it
 _PR_SET_PDEATHSIG = 1
+_PARENT_S = 180.0
 VALUES_FILE = "values.jsonl"
 LogPoints = Callable[[int, Mapping[str, float]], None]
 
@@ -25,7 +28,8 @@ class Membership:
     """What a job knows of the sweep that it belongs to.
 
     Attributes:
-      parent_run_id: the sweep's run; null where nothing is recorded.
+      parent_run_id: the sweep's run; null where it is in the file, or nothing is recorded.
+      parent_file: where the launcher writes the run's id as soon as it has one; null: nowhere.
       job: its number in the sweep.
       varied: what varies, with this job's values.
       report: metric whose values it writes to a file as they come, for a search that prunes; null: none.
@@ -35,6 +39,25 @@ class Membership:
     job: int
     varied: dict[str, str] = field(default_factory=dict)
     report: str | None = None
+    parent_file: str | None = None
+
+    def parent(self) -> str | None:
+        """Returns the id of the sweep's run, which the launcher may still be making.
+
+        Raises:
+          TrackingError: it could not be made.
+        """
+        if self.parent_file is None:
+            return self.parent_run_id
+        path, deadline = Path(self.parent_file), time.monotonic() + _PARENT_S
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise TrackingError(f"the sweep's run was not made within {_PARENT_S:.0f} s; start the sweep again")
+            time.sleep(0.05)
+        told = json.loads(path.read_text())
+        if "error" in told:
+            raise TrackingError(told["error"])
+        return str(told["run_id"])
 
     @property
     def name(self) -> str:
@@ -69,6 +92,14 @@ def join() -> None:
 def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
     return _joined[0] if _joined else None
+
+
+def write_parent(path: Path, **told: str) -> None:
+    """Writes what `Membership.parent` reads, all at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(told))
+    part.replace(path)
 
 
 def reporting(log: LogPoints, folder: Path) -> LogPoints:

@@ -176,7 +176,7 @@ class GridSweeper(_Sweeper):
         (grid,) = BasicSweeper.split_arguments(overrides, None)
         jobs = [job for one in grid if (job := sweep.plan(loader, one)) is not None]
         if isinstance(launcher, ProcessLauncher):
-            launcher.run(iter(jobs), sweep)
+            launcher.run(_unless_broken(jobs, sweep), sweep)
             return
         for batch in _neighbours(jobs):
             launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
@@ -197,6 +197,13 @@ class SearchSweeper(_Sweeper):
             raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
         search = Search(sweep, config, loader, Settings(**self._settings))
         launcher.run(search.trials(), search, report=search.metric)
+
+
+def _unless_broken(jobs: Sequence[Job], sweep: state.Sweep) -> Iterator[Job]:
+    """Yields jobs as long as the sweep's own run can be made."""
+    for job in jobs:
+        sweep.check()
+        yield job
 
 
 def _neighbours(jobs: Sequence[Job]) -> list[list[Job]]:

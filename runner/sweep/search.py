@@ -198,7 +198,9 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
     pruner = optuna.pruners.MedianPruner(
         n_startup_trials=settings.startup_trials, n_warmup_steps=settings.warmup_values
     )
-    name = settings.study or (sweep.parent.run_id if sweep.parent else sweep.folder.name)
+    parent = sweep.parent
+    sweep.check()
+    name = settings.study or (parent.run_id if parent else sweep.folder.name)
     return optuna.create_study(
         storage=settings.storage,
         sampler=sampler,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from runner.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.signals import StopRequest
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
-from runner.sweep.member import VALUES_FILE
+from runner.sweep.member import VALUES_FILE, write_parent
 from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides, key_of
 
@@ -66,7 +67,9 @@ class Sweep:
         self.ledger = Ledger()
         self.before: dict[int, Any] = {}  # MLflow runs of jobs that were done before
         self.stop = StopRequest()
-        self.parent: Any = None  # a `parent.Parent`, whose module is imported late
+        self._parent: Any = None  # a `parent.Parent`, whose module is imported late
+        self._opening: threading.Thread | None = None
+        self._broken: Exception | None = None
         self._finished: dict[str, Any] = {}
         self._unfinished: dict[str, Any] = {}
         self._covered: dict[str, dict[str, Any]] = {}
@@ -80,31 +83,65 @@ class Sweep:
     def open(self) -> None:
         """Makes the parent run, or takes it up again, and looks at what is finished already.
 
+        The first job starts meanwhile: MLflow's import takes as long as a job's own, and a job waits for its parent
+        only when it records.
+
         Raises:
-          TrackingError: the store can't be used.
+          TrackingError: the store can't be used, where that must be known now.
           ConfigError: `sweep.resume` or `sweep.skip_finished` without a record to look at.
         """
         self.stop.__enter__()
+        resume, skip = self.settings.resume, self.settings.skip_finished
         if not self.is_recorded:
-            for key, value in (("resume", self.settings.resume), ("skip_finished", self.settings.skip_finished)):
+            for key, value in (("resume", resume), ("skip_finished", skip)):
                 if value:
                     raise ConfigError(f"sweep.{key}={value} is refused: nothing is recorded here; drop it")
             return
-        from runner.sweep.parent import ARGV_TAG, open_parent
-
-        typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
-        self.parent = open_parent(
-            self.tracking,
-            name=self.name,
-            params={key.lstrip("+"): values for key, values in self.varied.items()},
-            tags={ARGV_TAG: json.dumps(typed), "runner.sweep.folder": str(self.folder)},
-            resume=self.settings.resume,
-        )
-        if self.settings.resume:
-            runs = list(reversed(self.parent.children()))
+        self.parent_file.unlink(missing_ok=True)
+        self._opening = threading.Thread(target=self._open_parent, name="sweep-parent", daemon=True)
+        self._opening.start()
+        if resume or skip:
+            parent = self.parent
+            self.check()
+            runs = list(reversed(parent.children()))
             named = [(run.data.tags.get("runner.varied", ""), run) for run in runs]
             self._finished = {name: run for name, run in named if run.info.status == "FINISHED"}
             self._unfinished = {name: run for name, run in named if name not in self._finished}
+
+    def _open_parent(self) -> None:
+        from runner.sweep.parent import ARGV_TAG, open_parent
+
+        typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
+        try:
+            self._parent = open_parent(
+                self.tracking,
+                name=self.name,
+                params={key.lstrip("+"): values for key, values in self.varied.items()},
+                tags={ARGV_TAG: json.dumps(typed), "runner.sweep.folder": str(self.folder)},
+                resume=self.settings.resume,
+            )
+        except Exception as error:
+            self._broken = error
+        told = {"run_id": self._parent.run_id} if self._parent else {"error": str(self._broken)}
+        write_parent(self.parent_file, **told)
+        import runner.sweep.report  # noqa: F401 - matplotlib besides, while jobs run
+
+    @property
+    def parent(self) -> Any:
+        """The sweep's run, once it is made; None where nothing is recorded or it could not be made."""
+        if self._opening is not None:
+            self._opening.join()
+        return self._parent
+
+    @property
+    def parent_file(self) -> Path:
+        """Where the jobs of this machine find the parent's id."""
+        return self.folder / "parent.json"
+
+    def check(self) -> None:
+        """Raises what kept the parent run from being made, if that is known by now."""
+        if self._broken is not None:
+            raise self._broken
 
     @property
     def is_recorded(self) -> bool:

@@ -59,6 +59,9 @@ class MadeUp:
         self.stop = SimpleNamespace(requested=False)
         self.folder.mkdir(exist_ok=True)
 
+    def check(self) -> None:
+        pass
+
     def earlier_run(self, _name: str) -> None:
         return None
 
