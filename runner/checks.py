@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from runner import layout, mesh
 from runner.dataset.splits import parse_split
+from runner.engine import jax_environment
 from runner.errors import refuse
 from runner.model import target
 from runner.optimizer import RULE_KEYS, SCHEDULES
 from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig, TrainerConfig
 
-ENGINES = ("keras_dtensor",)
+ENGINES = ("keras_dtensor", "jax")
 
 
 def check(config: RunConfig) -> None:
@@ -22,6 +23,9 @@ def check(config: RunConfig) -> None:
       ConfigError: the first thing found that cannot work.
     """
     _one_of("engine.name", config.engine.name, ENGINES)
+    _one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
+    if config.engine.name == "jax":
+        jax_environment.check_installed()
     if config.engine.intra_op_threads is not None:
         _positive("engine.intra_op_threads", config.engine.intra_op_threads)
     config.mesh.axes = mesh.resolve_axes(config.mesh)

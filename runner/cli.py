@@ -44,6 +44,7 @@ def run_command(command: Command) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printer
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.append(os.getcwd())  # noqa: PTH109 - a user's own builders, also under the console script
+    sys.argv[1:] = free_axes(sys.argv[1:])
     try:
         return EXIT_DONE if _run(command) else EXIT_FAILED
     except Interrupted as interrupted:
@@ -84,6 +85,24 @@ def _run(command: Command) -> bool:
 
             passed = finish(sweep, ended)
     return passed
+
+
+def free_axes(arguments: list[str]) -> list[str]:
+    """Lets a command line name a mesh's axes freely; Hydra takes a key that is not there for a slip.
+
+    Args:
+      arguments: as typed.
+
+    Returns:
+      `mesh.axes={...}` as what replaces the axes, `mesh.axes.model=2` as what sets or adds one.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        if argument.startswith("mesh.axes={"):
+            found += ["~mesh.axes", f"+{argument}"]
+        else:
+            found.append(f"++{argument}" if argument.startswith("mesh.axes.") else argument)
+    return found
 
 
 def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:
@@ -212,11 +231,6 @@ def _unknown_key(key: str) -> str:
     parent = key.rpartition(".")[0]
     siblings = [k for k in known if k.rpartition(".")[0] == parent]
     given = next((argument for argument in sys.argv[1:] if re.match(rf"\+*{re.escape(key)}\b", argument)), key)
-    if key.startswith("mesh.axes"):  # axes are free: a new one is added, which Hydra writes with a +
-        axis = re.search(r"axes(?:\.|=\{\s*)(\w+)\s*[=:]\s*(-?\w+)", given)
-        name, size = axis.groups() if axis else ("model", "2")
-        axes = ", ".join(k.rpartition(".")[2] for k in known if k.startswith("mesh.axes."))
-        return f"{given} is refused: the mesh has the axes {axes}; add one as +mesh.axes.{name}={size}"
     allowed = f"keys of {parent} are" if parent and siblings else "groups are"
     names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
     mend = f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"

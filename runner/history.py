@@ -14,6 +14,7 @@ from runner.errors import EngineError
 
 LogPoints = Callable[[int, Mapping[str, float]], None]
 _CALLS_IN_FLIGHT = 1  # a call's metrics are read when the next one has been started
+_CALLS_A_RATE = 5
 _WARM_UP_CALLS = 3  # compilation, and calls sized before their time was known
 
 
@@ -32,6 +33,8 @@ class Meter:
     cpu_seconds: float = 0.0
     recent: float = 0.0
     _calls: int = 0
+    # A call may return before its devices are done; its time then shows in the next, so several are taken together.
+    _latest: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_CALLS_A_RATE))
     _wall: float = field(default_factory=time.perf_counter)
     _cpu: float = field(default_factory=time.process_time)
 
@@ -40,7 +43,7 @@ class Meter:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def call_done(self, steps: int) -> float:
-        """Counts a call that has just returned; returns its seconds a step."""
+        """Counts a call that has just returned; returns the seconds a step of the latest calls."""
         wall, cpu = time.perf_counter(), time.process_time()
         seconds = wall - self._wall
         self._calls += 1
@@ -48,9 +51,17 @@ class Meter:
             self.steps += steps
             self.seconds += seconds
             self.cpu_seconds += cpu - self._cpu
-        self.recent = steps / seconds if seconds > 0 else 0.0
+        if self._calls > 1:  # the first one compiled
+            self._note(steps, seconds)
+        else:
+            self.recent = steps / seconds if seconds > 0 else 0.0
         self._wall, self._cpu = wall, cpu
-        return seconds / steps
+        return 1.0 / self.recent if self.recent else 0.0
+
+    def _note(self, steps: int, seconds: float) -> None:
+        self._latest.append((steps, seconds))
+        done, taken = (sum(column) for column in zip(*self._latest, strict=True))
+        self.recent = done / taken if taken > 0 else 0.0
 
     def waited(self) -> None:
         """Counts the time since the last call as its own: a call returns before its devices are done."""
@@ -58,6 +69,8 @@ class Meter:
         if self._calls > _WARM_UP_CALLS:
             self.seconds += wall - self._wall
             self.cpu_seconds += cpu - self._cpu
+        if self._latest:
+            self._note(0, wall - self._wall)
         self._wall, self._cpu = wall, cpu
 
     @property

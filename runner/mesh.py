@@ -13,6 +13,7 @@ from runner.errors import refuse
 from runner.schema import MeshConfig
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh as JaxMesh
     from tensorflow.experimental import dtensor
 
 DEVICES = ("cpu", "gpu", "tpu", "auto")
@@ -149,3 +150,48 @@ def configure_dtensor(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
             mend="use mesh.device=cpu",
         )
     return dt.create_mesh(list(config.axes.items()), devices=[f"{kind}:{i}" for i in range(count)])
+
+
+def configure_jax(config: MeshConfig) -> JaxMesh:
+    """Makes the virtual devices and the JAX mesh. Must be the process's first use of JAX's devices.
+
+    Args:
+      config: the mesh group, axes resolved.
+
+    Returns:
+      The mesh, its axes in the config's order, its devices numbered row-major.
+
+    Raises:
+      ConfigError: JAX sees fewer devices of that kind.
+      RuntimeError: JAX's devices were already made (from JAX).
+    """
+    import jax
+    import numpy as np
+
+    kind, count = device_kind(config), size(config.axes)
+    if kind == "cpu" and not _has_devices(count):
+        jax.config.update("jax_num_cpu_devices", count)
+    try:
+        devices = jax.devices(kind)
+    except RuntimeError:  # a JAX without support for the kind
+        devices = []
+    if len(devices) < count:
+        raise refuse(
+            "mesh.device",
+            config.device,
+            allowed=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
+            mend="use mesh.device=cpu, or install JAX for that kind, as pip install 'jax[cuda12]'",
+        )
+    # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
+    return jax.sharding.Mesh(np.array(devices[:count]).reshape(list(config.axes.values())), tuple(config.axes))
+
+
+def _has_devices(count: int) -> bool:
+    """Tells whether this process has made its JAX devices already, and enough of them."""
+    from jax._src import xla_bridge
+
+    if not xla_bridge.backends_are_initialized():
+        return False
+    import jax
+
+    return len(jax.devices("cpu")) >= count

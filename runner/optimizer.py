@@ -3,16 +3,19 @@
 The formulas are those of tf_keras 2.21's optimizers, which `reference` makes for comparison. They are written out
 because the stock ones assign a slot and read it back in one step, and DTensor's all-reduce combiner moves such a read
 before the assignment: every update is then one step stale. A function that reads all before it writes all has no such
-order to lose.
+order to lose. Each formula is written once, for any array module that `runner.arrays` knows.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner import arrays
+from runner.arrays import Arrays
 from runner.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 
 RULE_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -40,15 +43,19 @@ class Rule:
     update: Update
 
 
-def make_rule(config: OptimizerConfig) -> Rule:
-    """Returns the update rule of a checked config, on TensorFlow tensors."""
-    return {"adam": _adam, "adamw": _adam, "sgd": _sgd, "rmsprop": _rmsprop}[config.name](config)
+def make_rule(config: OptimizerConfig, ops: Any = None) -> Rule:
+    """Returns the update rule of a checked config.
+
+    Args:
+      config: kind and numbers.
+      ops: the module of the tensors, `tensorflow` or `jax.numpy`; null: TensorFlow, imported here.
+    """
+    ops = ops or importlib.import_module("tensorflow")
+    return {"adam": _adam, "adamw": _adam, "sgd": _sgd, "rmsprop": _rmsprop}[config.name](config, arrays.of(ops))
 
 
-def _adam(config: OptimizerConfig) -> Rule:
+def _adam(config: OptimizerConfig, xp: Arrays) -> Rule:
     """Adam (Kingma and Ba, 2015); with `weight_decay`, AdamW (Loshchilov and Hutter, 2019)."""
-    import tensorflow as tf
-
     b1, b2, epsilon = float(config.beta_1 or 0), float(config.beta_2 or 0), float(config.epsilon or 0)
     decay = config.weight_decay or 0.0
 
@@ -56,14 +63,15 @@ def _adam(config: OptimizerConfig) -> Rule:
         if decay:
             w = w - w * (decay * rate)
         m = slots["m"] + (g - slots["m"]) * (1 - b1)
-        v = slots["v"] + (tf.square(g) - slots["v"]) * (1 - b2)
-        alpha = rate * tf.sqrt(1 - tf.pow(b2, step)) / (1 - tf.pow(b1, step))
-        return w - m * alpha / (tf.sqrt(v) + epsilon), {"m": m, "v": v}
+        v = slots["v"] + (xp.square(g) - slots["v"]) * (1 - b2)
+        alpha = rate * xp.sqrt(1 - xp.power(b2, step)) / (1 - xp.power(b1, step))
+        return w - m * alpha / (xp.sqrt(v) + epsilon), {"m": m, "v": v}
 
     return Rule(("m", "v"), update)
 
 
-def _sgd(config: OptimizerConfig) -> Rule:
+def _sgd(config: OptimizerConfig, xp: Arrays) -> Rule:
+    del xp
     momentum = config.momentum or 0.0
 
     def update(g: Any, w: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
@@ -77,20 +85,18 @@ def _sgd(config: OptimizerConfig) -> Rule:
     return Rule(("momentum",) if momentum else (), update)
 
 
-def _rmsprop(config: OptimizerConfig) -> Rule:
+def _rmsprop(config: OptimizerConfig, xp: Arrays) -> Rule:
     """RMSprop (Tieleman and Hinton, 2012), by the variance with `centered` (Graves, 2013)."""
-    import tensorflow as tf
-
     rho, momentum, epsilon = float(config.rho or 0), config.momentum or 0.0, float(config.epsilon or 0)
 
     def update(g: Any, w: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         del step
-        new = {"velocity": slots["velocity"] * rho + tf.square(g) * (1 - rho)}
+        new = {"velocity": slots["velocity"] * rho + xp.square(g) * (1 - rho)}
         denominator = new["velocity"] + epsilon
         if config.centered:
             new["average"] = slots["average"] * rho + g * (1 - rho)
-            denominator = new["velocity"] - tf.square(new["average"]) + epsilon
-        change = g * rate * tf.math.rsqrt(denominator)
+            denominator = new["velocity"] - xp.square(new["average"]) + epsilon
+        change = g * rate * xp.rsqrt(denominator)
         if momentum:
             change = new["momentum"] = slots["momentum"] * momentum + change
         return w - change, new
@@ -99,16 +105,23 @@ def _rmsprop(config: OptimizerConfig) -> Rule:
     return Rule(names, update)
 
 
-def clip(config: ClipConfig, gradients: list[Any]) -> list[Any]:
-    """Clips gradients as the config says: each by its norm, all by their global norm, or each entry by value."""
-    import tensorflow as tf
+def clip(config: ClipConfig, gradients: list[Any], ops: Any = None) -> list[Any]:
+    """Clips gradients as the config says: each by its norm, all by their global norm, or each entry by value.
 
+    Args:
+      config: at most one of its keys is set.
+      gradients: whole or split over a mesh.
+      ops: the module of the tensors, `tensorflow` or `jax.numpy`; null: TensorFlow, imported here.
+    """
+    xp = arrays.of(ops or importlib.import_module("tensorflow"))
     if config.norm is not None:
-        return [tf.clip_by_norm(g, config.norm) for g in gradients]
+        limit = config.norm
+        return [g * limit / xp.maximum(xp.sqrt(xp.total(xp.square(g))), limit) for g in gradients]
     if config.global_norm is not None:
-        return list(tf.clip_by_global_norm(gradients, config.global_norm)[0])
+        norm = xp.sqrt(sum(xp.total(xp.square(g)) for g in gradients))
+        return [g * (config.global_norm / xp.maximum(norm, config.global_norm)) for g in gradients]
     if config.value is not None:
-        return [tf.clip_by_value(g, -config.value, config.value) for g in gradients]
+        return [xp.minimum(xp.maximum(g, -config.value), config.value) for g in gradients]
     return gradients
 
 
@@ -117,63 +130,55 @@ def learning_rate(config: OptimizerConfig, step: Any, total_steps: int, ops: Any
 
     Args:
       config: base rate and schedule.
-      step: steps done before this one: a Python number with `ops=math`, a float32 tensor with `ops=tf`.
+      step: steps done before this one: a Python number with `ops=math`, else a float32 tensor.
       total_steps: steps of the whole training; the cosine ends there where `decay_steps` is null.
-      ops: `math` or the `tensorflow` module.
+      ops: `math`, or the module of the tensors, `tensorflow` or `jax.numpy`.
     """
-    base, schedule = config.learning_rate, config.schedule
+    base, schedule, xp = config.learning_rate, config.schedule, arrays.of(ops)
     if schedule.name == "cosine":
-        return base * _cosine(schedule, step, total_steps, ops)
+        return base * _cosine(schedule, step, total_steps, xp)
     if schedule.name == "exponential":
         exponent = step / float(schedule.decay_steps or 1)
-        exponent = ops.floor(exponent) if schedule.staircase else exponent
-        return base * ops.pow(schedule.decay_rate, exponent)
+        exponent = xp.floor(exponent) if schedule.staircase else exponent
+        return base * xp.power(schedule.decay_rate, exponent)
     if schedule.name == "piecewise":
         factor = schedule.factors[0]
         for boundary, before, after in zip(schedule.boundaries, schedule.factors, schedule.factors[1:], strict=False):
-            factor = factor + (after - before) * _after(step, boundary, ops)
+            factor = factor + (after - before) * xp.number(step > boundary)
         return base * factor
-    return base if ops is math else ops.constant(base)
+    return xp.number(base)
 
 
-def _after(step: Any, boundary: int, ops: Any) -> Any:
-    return float(step > boundary) if ops is math else ops.cast(step > boundary, ops.float32)
-
-
-def _cosine(schedule: ScheduleConfig, step: Any, total_steps: int, ops: Any) -> Any:
+def _cosine(schedule: ScheduleConfig, step: Any, total_steps: int, xp: Arrays) -> Any:
     """Linear rise from 0, then half a cosine (Loshchilov and Hutter, 2017) down to `final_factor`."""
     warmup, final = schedule.warmup_steps, schedule.final_factor
     span = schedule.decay_steps or max(total_steps - warmup, 1)
-    least = min if ops is math else ops.minimum
-    most = max if ops is math else ops.maximum
-    progress = least(most(step - float(warmup), 0.0) / float(span), 1.0)
-    cosine = final + (1 - final) * 0.5 * (1 + ops.cos(math.pi * progress))
+    progress = xp.minimum(xp.maximum(step - float(warmup), 0.0) / float(span), 1.0)
+    cosine = final + (1 - final) * 0.5 * (1 + xp.cos(math.pi * progress))
     if not warmup:
         return cosine
-    rising = 1 - _after(step, warmup - 1, ops)
+    rising = 1 - xp.number(step > warmup - 1)
     return rising * (step / float(warmup)) + (1 - rising) * cosine
 
 
-def reference(config: OptimizerConfig, total_steps: int) -> Any:
-    """Returns tf_keras's own optimizer for the config, the peer that tests compare with on one device.
+def reference(config: OptimizerConfig, total_steps: int, keras: Any = None) -> Any:
+    """Returns Keras's own optimizer for the config, the peer that is compared with on one device.
 
     Args:
       config: a checked config.
       total_steps: steps of the whole training.
+      keras: `tf_keras` or Keras 3; null: tf_keras, imported here.
     """
-    import tf_keras
-
+    keras = keras or importlib.import_module("tf_keras")
     clip_keys = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
     arguments: dict[str, Any] = {clip_keys[k]: v for k, v in vars(config.clip).items() if v is not None}
     arguments |= {key: getattr(config, key) for key in RULE_KEYS[config.name]}
-    arguments["learning_rate"] = _reference_schedule(config, total_steps)
+    arguments["learning_rate"] = _reference_schedule(config, total_steps, keras.optimizers.schedules)
     kind = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}[config.name]
-    return getattr(tf_keras.optimizers, kind)(**arguments)
+    return getattr(keras.optimizers, kind)(**arguments)
 
 
-def _reference_schedule(config: OptimizerConfig, total_steps: int) -> Any:
-    from tf_keras.optimizers import schedules
-
+def _reference_schedule(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
     base, schedule = config.learning_rate, config.schedule
     if schedule.name == "cosine":
         span = schedule.decay_steps or max(total_steps - schedule.warmup_steps, 1)

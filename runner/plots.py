@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,39 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
                         color="white" if dark else "black",
                     )  # fmt: skip
     save(figure, path)
+
+
+def sharding(path: Path, shape: Sequence[int], pieces: Mapping[int, Sequence[tuple[int, int]]], title: str) -> None:
+    """Draws how a batch of images lies on the devices, each piece with the devices that hold it.
+
+    Args:
+      path: PNG file to write.
+      shape: (batch, height, width, channel).
+      pieces: device number -> (start, stop) of its piece in each dim.
+      title: of the picture.
+    """
+    figure, panels = subplots(1, 2, figsize=(11, 4.6))
+    names = ("example of the batch", "row of the image", "column of the image")
+    for axes, (down, across) in zip(panels, ((0, 1), (1, 2)), strict=True):
+        held: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = {}
+        for device, spans in pieces.items():
+            held.setdefault((spans[down], spans[across]), []).append(device)
+        for number, ((rows, columns), devices) in enumerate(held.items()):
+            size = (columns[1] - columns[0], rows[1] - rows[0])
+            _box(axes, (columns[0], rows[0]), size, devices, number)
+        axes.set(xlim=(0, shape[across]), ylim=(shape[down], 0), xlabel=names[across], ylabel=names[down])
+    figure.suptitle(title)
+    save(figure, path)
+
+
+def _box(axes: Any, corner: tuple[int, int], size: tuple[int, int], devices: Sequence[int], number: int) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    colour = colormaps["tab20"](number % 20)
+    axes.add_patch(Rectangle(corner, *size, facecolor=colour, edgecolor="white", lw=2))
+    label = f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"
+    axes.text(corner[0] + size[0] / 2, corner[1] + size[1] / 2, label, ha="center", va="center", fontsize=9)
 
 
 def subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Any, Any]:

@@ -13,17 +13,22 @@ class EngineConfig:
     """What computes the steps.
 
     Attributes:
-      name: `keras_dtensor`.
+      name: `keras_dtensor` or `jax`.
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
         a step must not read what it has written; the engine's does not, and a model that does is refused.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
       canary: runs two checked steps on the mesh before training.
+      loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
+        `auto`: `device`, but for a model with convolutions on a CPU, where XLA's loops make them several times slower.
+      compilation_cache: jax: keeps compiled programs in outputs/jax_cache for the next run.
     """
 
     name: str = "keras_dtensor"
     combine_all_reduces: bool = True
     intra_op_threads: int | None = None
     canary: bool = True
+    loop: str = "auto"
+    compilation_cache: bool = True
 
 
 @dataclass

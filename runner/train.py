@@ -19,7 +19,7 @@ from runner.config import flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine, as_float
+from runner.engine.base import DataSpec, Engine, ShowsPieces, as_float
 from runner.errors import EngineError, Interrupted
 from runner.logs import quiet_native_log
 from runner.plan.command import compile_step, plan_engine
@@ -177,7 +177,13 @@ def _record_result(
         "eval_examples": result.evaluation.examples,
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    for name in ("curves.png", "confusion.png", "summary.json"):
+    names = ["curves.png", "confusion.png", "summary.json"]
+    if isinstance(engine, ShowsPieces):
+        shape = (config.dataset.batch_size, *data.train.images.shape[1:])
+        title = f"a batch of {shape[0]} images on mesh {mesh.describe(config.mesh.axes)}"
+        plots.sharding(folder / "sharding.png", shape, engine.image_pieces(), title)
+        names.append("sharding.png")
+    for name in names:
         tracker.log_artifact(folder / name)
     if config.trainer.log_model and config.tracking.name != "none":
         tracker.log_keras_model(engine.plain_model(), as_float(data.eval.images[:2]))

@@ -97,7 +97,7 @@ REFUSALS = [
     refusal("mesh.axes.batch=16", "{batch:16}", "16 devices are asked for, 8", "mesh.cpu_devices=16"),
     refusal("mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "one axis may be -1"),
     refusal("mesh=batch4_model2 mesh.axes.batch=3 mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
-    refusal("mesh.axes={model:4}", "mesh.axes", "+mesh.axes.model=4"),
+    refusal("mesh.axes={model:4}", "layout.inputs.image", "no axis 'batch'"),
     refusal("mesh.device=quantum", "mesh.device=quantum", "set mesh.device=cpu"),
     refusal("mesh.cpu_devices=0", "mesh.cpu_devices=0", "1 to 256"),
     refusal("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),

@@ -58,8 +58,4 @@ def _terms(key: str, text: str) -> tuple[Slice, ...]:
 def _digits(config: DatasetConfig, train: tuple[Slice, ...], evaluate: tuple[Slice, ...]) -> Dataset:
     from runner.dataset.digits import load_digits
 
-    if config.image_size is not None and list(config.image_size) != [8, 8]:
-        raise ConfigError(
-            f"dataset.image_size={list(config.image_size)} is refused: digits has images of 8x8; leave it at null"
-        )
-    return load_digits(train, evaluate)
+    return load_digits(train, evaluate, config.image_size)

@@ -14,15 +14,16 @@ _SEED = 0
 _TRAIN = 1437
 
 
-def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice]) -> Dataset:
+def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice], image_size: Sequence[int] | None = None) -> Dataset:
     """Loads the digits.
 
     A permutation by seed 0, always the same, cuts them into `train`, 1,437 examples, and `test`, 360. Pixels of 0 to
-    16 become uint8 (8, 8, 1) of 0 to 255.
+    16 become uint8 (height, width, 1) of 0 to 255.
 
     Args:
       train: terms of `dataset.train`.
       evaluate: terms of `dataset.eval`.
+      image_size: height and width to enlarge to, by repeating pixels; null: 8x8 as they are.
 
     Returns:
       The dataset.
@@ -35,6 +36,9 @@ def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice]) -> Dataset:
     images, labels = sklearn_digits(return_X_y=True)
     order = np.random.default_rng(_SEED).permutation(len(labels))
     pixels = np.rint(images[order].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    if image_size is not None:
+        rows, columns = (np.arange(size) * 8 // size for size in image_size)
+        pixels = np.ascontiguousarray(pixels[:, rows][:, :, columns])
     targets = labels[order].astype(np.int32)
     whole = {"train": Split(pixels[:_TRAIN], targets[:_TRAIN]), "test": Split(pixels[_TRAIN:], targets[_TRAIN:])}
     return Dataset(

@@ -7,13 +7,17 @@ from runner.schema import RunConfig
 
 
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int) -> Engine:
-    """Returns the engine that the config names, not yet built. This is where TensorFlow is imported.
+    """Returns the engine that the config names, not yet built. This is where TensorFlow or JAX is imported.
 
     Args:
       config: a checked config.
       data: shapes of the dataset.
       total_steps: training steps of the whole run, for schedules that end with it.
     """
+    if config.engine.name == "jax":
+        from runner.engine.jax import JaxEngine
+
+        return JaxEngine(config, data, total_steps)
     from runner.engine.keras_dtensor import KerasDTensorEngine
 
     return KerasDTensorEngine(config, data, total_steps)

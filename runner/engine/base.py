@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -131,12 +131,13 @@ class Collective:
     """Communication of one training step.
 
     Attributes:
-      kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `broadcast`.
+      kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast` or `permute` (each device to one).
       axis: mesh axis, or several joined by `+`, over whose devices it runs.
       phase: `forward`, `backward` or `update`.
       origin: canonical path of the variable, or of the layer, that it serves; empty where the program does not tell.
       count: how many a device takes part in.
-      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all) or gets out (all_gather).
+      bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all,
+        permute) or gets out (all_gather).
       counted: read from the program that the engine made; else estimated from the layout.
     """
 
@@ -219,6 +220,15 @@ class Engine(Protocol):
 
     def plain_model(self) -> Any:
         """Returns a single-device model of the same framework with the present weights."""
+        ...
+
+
+@runtime_checkable
+class ShowsPieces(Protocol):
+    """An engine that tells how a batch lies on its devices, for the picture of it."""
+
+    def image_pieces(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
         ...
 
 

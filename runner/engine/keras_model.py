@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from runner.engine.base import DataSpec, LayerOutput
-from runner.errors import ConfigError, EngineError
+from runner.engine.base import Array, DataSpec, LayerOutput
+from runner.errors import ConfigError
 from runner.model import target
 from runner.model.dtensor_layers import dtensor_keras, whole_variables
 from runner.schema import ModelConfig, RunConfig
@@ -60,16 +60,18 @@ def whole_paths(model: Any) -> set[str]:
 
 
 def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
-    """Returns what each layer of a plain model gives for a batch, in the order of the calls, by tracing one call.
+    """Returns what each layer gives for a batch, in the order of the calls.
 
     Args:
-      model: built, on one device.
+      model: built; a functional one knows its shapes, another one is traced, on one device.
       batch: examples.
       data: shapes of the images.
     """
     import tensorflow as tf
     import tf_keras
 
+    if _is_functional(model) and not any(_is_functional(layer) for layer in model.layers):
+        return [output for layer in model.layers for output in _known_outputs(layer, batch)]
     found: list[LayerOutput] = []
     layers = [layer for layer in model.submodules if isinstance(layer, tf_keras.layers.Layer)]
     paths = _layer_paths(model)
@@ -98,6 +100,17 @@ def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
     return found
 
 
+def _known_outputs(layer: Any, batch: int) -> Iterator[LayerOutput]:
+    import tensorflow as tf
+    import tf_keras
+
+    if isinstance(layer, tf_keras.layers.InputLayer):
+        return
+    for output in tf.nest.flatten(layer.output):
+        shape = tuple(batch if dim is None else dim for dim in output.shape)
+        yield LayerOutput(layer_path(layer.name), type(layer).__name__, shape, output.dtype.name)
+
+
 def _layer_paths(model: Any) -> dict[int, str]:
     """Returns id of layer -> canonical path, for layers inside a subclassed model its attribute path."""
     if _is_functional(model):
@@ -119,6 +132,7 @@ class ModelFactory:
         self._config, self._data, self._seed = config, data, seed
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in _parameters(self._builder)
+        self._built: Any = None  # the model on the mesh, where its layers know their shapes
 
     def plain(self, *, stock: bool = False) -> Any:
         """Returns the model on one device, without layouts; its initial weights depend on the seed alone.
@@ -154,16 +168,44 @@ class ModelFactory:
             model = self._call({}, dtensor_keras())
             if not _is_functional(model):
                 self._map_subclassed(model, layout_map)
+        self._built = model if _is_functional(model) else None
+        return model
+
+    def variables(self, model: Any) -> dict[str, Any]:
+        """Returns canonical path to variable."""
+        return named_variables(model)
+
+    def check(self, model: Any, config: RunConfig) -> None:
+        """Checks a plain model, see `check_model`."""
+        check_model(model, config, self._data.num_classes)
+
+    def whole(self, model: Any) -> set[str]:
+        """Returns the paths of variables that the layers' operations need whole."""
+        return whole_paths(model)
+
+    def layer_outputs(self, batch: int) -> list[LayerOutput]:
+        """Returns what every layer gives for a batch."""
+        return layer_outputs(self._built or self.plain(), batch, self._data)
+
+    def exported(self, values: Mapping[str, Array]) -> Any:
+        """Returns a model of tf_keras's own layers with these weights."""
+        model = self.plain(stock=True)
+        for path, variable in named_variables(model).items():
+            variable.assign(values[path])
         return model
 
     def _call(self, layouts: Mapping[str, Any], keras: Any) -> Any:
+        import tensorflow as tf
         import tf_keras
 
         tf_keras.backend.reset_uids()  # unnamed layers get the same names at every call
         tf_keras.utils.set_random_seed(self._seed)
         extra = {target.LAYOUTS: layouts} if self._takes_layouts else {}
+        builder = self._builder
+        if self._config.target.startswith("runner."):  # AutoGraph is for users' layers; ours lose seconds to it
+            builder = tf.autograph.experimental.do_not_convert(builder)
         try:
-            model = self._builder(
+            model = builder(
                 keras=keras,
                 input_shape=self._data.input_shape,
                 num_classes=self._data.num_classes,
@@ -250,14 +292,3 @@ def _draws(layer: Any) -> bool:
 
 def _devices(config: RunConfig) -> int:
     return math.prod(config.mesh.axes.values())
-
-
-def check_layouts(variables: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
-    """Checks that every variable lies as the plan says.
-
-    Raises:
-      EngineError: names the first that does not.
-    """
-    for path, variable in variables.items():
-        if variable.layout != layouts[path]:
-            raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")

@@ -162,7 +162,7 @@ def _no_axis(key: str, shown: str, axis: str, axes: Mapping[str, int]) -> Config
     elif close:
         mend = f"did you mean {close[0]}?"
     else:
-        mend = f"add +mesh.axes.{axis}=2 or name one of those"
+        mend = f"add mesh.axes.{axis}=2 or name one of those"
     names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
     return refuse(key, shown, allowed=f"the mesh has no axis {axis!r}, {names}", mend=mend)
 

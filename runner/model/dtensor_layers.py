@@ -14,6 +14,7 @@ import zlib
 from typing import Any
 
 from runner.model import scope
+from runner.model.facade import Facade
 
 
 @functools.cache
@@ -21,8 +22,8 @@ def dtensor_keras() -> types.ModuleType:
     """Returns `tf_keras` with `layers` that work on every mesh; all else is tf_keras's own."""
     import tf_keras
 
-    facade = _Facade("tf_keras", tf_keras)
-    layers = _Facade("tf_keras.layers", tf_keras.layers)
+    facade = Facade("tf_keras", tf_keras)
+    layers = Facade("tf_keras.layers", tf_keras.layers)
     for layer in (
         *_convolutions(tf_keras),
         *_pools(tf_keras),
@@ -35,17 +36,6 @@ def dtensor_keras() -> types.ModuleType:
         setattr(layers, short, getattr(layers, name))
     facade.layers = layers  # type: ignore[attr-defined]
     return facade
-
-
-class _Facade(types.ModuleType):
-    """A module that has what was set on it, and everything else of another module."""
-
-    def __init__(self, name: str, behind: Any) -> None:
-        super().__init__(name)
-        self._behind = behind
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._behind, name)
 
 
 def whole_variables(layer: Any) -> list[Any]:

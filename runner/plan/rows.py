@@ -79,12 +79,14 @@ def title(plan: Plan) -> str:
 
 def variables(plan: Plan) -> Rows:
     """Returns every variable's place, and what a device holds and communicates of it in a step."""
+    kinds = sorted({each.dtype for each in plan.variables})
+    alike = len(kinds) == 1  # then the title says it, and the column's room goes to the others
     rows = [
         (
             each.path,
             dims(each.shape),
-            each.dtype,
-            each.rule or NO_RULE,
+            *([] if alike else [each.dtype]),
+            each.rule.removeprefix("layout/") or NO_RULE,
             spec_words(each.spec),
             size(each.bytes),
             size(each.bytes_per_device),
@@ -93,8 +95,9 @@ def variables(plan: Plan) -> Rows:
         for each in plan.variables
     ]
     source = plan.variables[0].moved_source if plan.variables else "counted"
-    columns = ("variable", "shape", "dtype", "rule", "spec", "bytes", "a device", f"moved, {source}")
-    return Rows("Variables", columns, 3, tuple(rows))
+    left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec")
+    title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
+    return Rows(title_, (*left, "bytes", "a device", f"moved, {source}"), 3, tuple(rows))
 
 
 def totals(plan: Plan) -> Rows:

@@ -13,8 +13,8 @@ from rich.text import Text
 from runner.plan import rows
 from runner.plan.base import Plan
 
-WIDTH = 100  # columns, where the output is no terminal
-_WRAPPED = {"variable": 20, "rule": 17}  # columns of these at that width; they alone grow with the terminal
+WIDTH = 108  # columns, where the output is no terminal
+_WRAPPED = {"variable": 20, "rule": 21}  # columns of these at that width; they alone grow with the terminal
 
 
 def plan_console() -> Console:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
@@ -169,12 +171,9 @@ class GridSweeper(_Sweeper):
         del params
 
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides(state.arguments_of(config))
-        (grid,) = BasicSweeper.split_arguments(overrides, None)
-        jobs = [job for one in grid if (job := sweep.plan(loader, one)) is not None]
+        jobs = [job for one in combinations(overrides) if (job := sweep.plan(loader, one)) is not None]
         if isinstance(launcher, ProcessLauncher):
             launcher.run(_unless_broken(jobs, sweep), sweep)
             return
@@ -197,6 +196,25 @@ class SearchSweeper(_Sweeper):
             raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
         search = Search(sweep, config, loader, Settings(**self._settings))
         launcher.run(search.trials(), search, report=search.metric)
+
+
+def combinations(overrides: Sequence[Override]) -> list[list[str]]:
+    """Returns the overrides of each job; the first key that varies changes slowest.
+
+    Raises:
+      ConfigError: an interval, of which there are no values to run through.
+    """
+    choices: dict[str, list[str]] = {}
+    for one in overrides:
+        if not one.is_sweep_override():
+            choices[one.get_key_element()] = [str(one.input_line)]
+        elif one.is_discrete_sweep():
+            key = one.get_key_element()
+            choices[key] = [f"{key}={value}" for value in one.sweep_string_iterator()]
+        else:
+            mend = "choose hydra/sweeper=optuna, or name the values"
+            raise ConfigError(f"{one.input_line} is refused: a grid needs values, not an interval; {mend}")
+    return [list(each) for each in itertools.product(*choices.values())]
 
 
 def _unless_broken(jobs: Sequence[Job], sweep: state.Sweep) -> Iterator[Job]:

@@ -96,7 +96,6 @@ def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypat
         ({"name": "namespace:thing"}, "dataset.name=namespace:thing is refused"),
         ({"name": "../elsewhere"}, "dataset.name=../elsewhere is refused"),
         ({"image_size": [4]}, "dataset.image_size=[4] is refused"),
-        ({"name": "digits", "image_size": [16, 16]}, "dataset.image_size=[16, 16] is refused"),
     ],
 )
 def test_values_that_cannot_work_are_refused_in_one_line(
@@ -183,3 +182,11 @@ def test_presets_set_every_key_of_the_schema_and_comment_on_each(name: str) -> N
     lines = path.read_text("utf-8").splitlines()
     assert lines[1] == f"#   python -m runner dataset={name}"
     assert all(" # " in line for line in lines[2:])
+
+
+def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
+    small = load(config(tmp_path, name="digits")).train.images
+    large = load(config(tmp_path, name="digits", image_size=[16, 28])).train.images
+    assert large.shape == (len(small), 16, 28, 1)
+    assert (large[:, ::2, [0, 4, 7, 11, 14, 18, 21, 25]] == small).all()
+    assert (large[:, 0::2] == large[:, 1::2]).all()

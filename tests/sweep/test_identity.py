@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.compare.records import RunRecord
 from runner.errors import ConfigError
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.parent import ARGV_TAG, KIND_TAG
+from runner.sweep.plugins import combinations
 from runner.sweep.scaling import EFFICIENCY, Entry, with_efficiency
 from runner.sweep.state import varied_of, varied_values
 from runner.tracking.store import open_store
@@ -62,6 +64,21 @@ def test_what_varies_is_what_has_several_values() -> None:
         "dataset.batch_size": "128",
         "mesh.axes.model": "1",
     }
+
+
+def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> None:
+    words = [
+        "~mesh.axes",
+        "+mesh.axes={batch: 2}",
+        "dataset.batch_size=64,128",
+        "mesh.device=cpu",
+        "trainer.epochs=1,2",
+    ]
+    jobs = combinations(OverridesParser.create().parse_overrides(words))
+    assert len(jobs) == 4
+    assert jobs[1] == ["~mesh.axes", words[1], "dataset.batch_size=64", "mesh.device=cpu", "trainer.epochs=2"]
+    with pytest.raises(ConfigError, match="hydra/sweeper=optuna"):
+        combinations(OverridesParser.create().parse_overrides(["optimizer.learning_rate=interval(0.1,1.0)"]))
 
 
 def entry(number: int, devices: int, rate: float, **varied: str) -> Entry:

@@ -13,20 +13,20 @@ from runner.verify import worker
 def stale_moments() -> None:
     """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
     from runner import optimizer
-    from runner.engine import keras_dtensor
+    from runner.engine import dtensor_step
 
     def update(self: Any, gradients: list[Any], done: Any) -> None:
         import tensorflow as tf
 
         rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
-        for path, gradient in zip(self._trained, gradients, strict=True):
-            variable = self._variables[path]
-            slot = self._slots[f"optimizer/momentum/{path}"]
+        for path, gradient in zip(self._held.trained, gradients, strict=True):
+            variable = self._held.variables[path]
+            slot = self._held.slots[f"optimizer/momentum/{path}"]
             slot.assign(-gradient * rate + slot * self._config.optimizer.momentum)
             variable.assign_add(slot)
 
-    keras_dtensor.check_order = lambda *_: None
-    keras_dtensor.KerasDTensorEngine._update = update  # type: ignore[method-assign]
+    dtensor_step.check_order = lambda *_: None
+    dtensor_step.Steps._update = update  # type: ignore[method-assign]
 
 
 def scaled_gradient() -> None:

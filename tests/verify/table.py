@@ -27,7 +27,6 @@ MODELS = {
         "model=custom",
         "model._target_=user_net.build",
         "mesh.axes={data:2,tensor:2,rows:2}",
-        "~mesh.axes.batch",
         "layout.inputs.image=[data,rows,null,null]",
         "layout.inputs.label=[data]",
     ),

@@ -1,0 +1,104 @@
+"""The few functions of tensors that the optimizers' formulas need, under one set of names for every array module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Functions of one array module; all take and give its tensors, elementwise unless said otherwise.
+
+    Attributes:
+      square: x * x.
+      sqrt: square root.
+      rsqrt: 1 / sqrt(x).
+      power: (base, exponent).
+      total: sum of all elements.
+      minimum: of two.
+      maximum: of two.
+      floor: downwards.
+      cos: of radians.
+      number: a truth value or a Python number as a float, a float32 tensor where the module has tensors.
+    """
+
+    square: Function
+    sqrt: Function
+    rsqrt: Function
+    power: Function
+    total: Function
+    minimum: Function
+    maximum: Function
+    floor: Function
+    cos: Function
+    number: Function
+
+
+def of(module: Any) -> Arrays:
+    """Returns the functions of `math`, `tensorflow` or `jax.numpy`.
+
+    Args:
+      module: the imported module.
+
+    Raises:
+      ValueError: another module.
+    """
+    makers = {"math": _python, "tensorflow": _tensorflow, "jax.numpy": _jax}
+    name = module.__name__
+    for known, make in makers.items():
+        if name == known or name.startswith(f"{known}."):
+            return make(module)
+    raise ValueError(f"array module {name} is unknown, known are {', '.join(makers)}")
+
+
+def _python(module: Any) -> Arrays:
+    del module
+    return Arrays(
+        square=lambda x: x * x,
+        sqrt=math.sqrt,
+        rsqrt=lambda x: 1.0 / math.sqrt(x),
+        power=math.pow,
+        total=float,
+        minimum=min,
+        maximum=max,
+        floor=math.floor,
+        cos=math.cos,
+        number=float,
+    )
+
+
+def _tensorflow(tf: Any) -> Arrays:
+    return Arrays(
+        square=tf.square,
+        sqrt=tf.sqrt,
+        rsqrt=tf.math.rsqrt,
+        power=tf.pow,
+        total=tf.reduce_sum,
+        minimum=tf.minimum,
+        maximum=tf.maximum,
+        floor=tf.floor,
+        cos=tf.cos,
+        number=lambda x: tf.cast(x, tf.float32),
+    )
+
+
+def _jax(jnp: Any) -> Arrays:
+    from jax import lax
+
+    return Arrays(
+        square=jnp.square,
+        sqrt=jnp.sqrt,
+        rsqrt=lax.rsqrt,
+        power=jnp.power,
+        total=jnp.sum,
+        minimum=jnp.minimum,
+        maximum=jnp.maximum,
+        floor=jnp.floor,
+        cos=jnp.cos,
+        number=lambda x: jnp.asarray(x, jnp.float32),
+    )

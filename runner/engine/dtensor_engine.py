@@ -1,0 +1,328 @@
+"""What the DTensor engines share: devices, placed variables, compiled steps. The model comes from a source.
+
+Shapes: K steps a call, B global batch, C classes, HWD an image's height, width and channels.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from runner import layout, mesh, optimizer
+from runner.engine import canary, program
+from runner.engine.base import (
+    Array,
+    Collective,
+    DataSpec,
+    EvalMetrics,
+    HostBatches,
+    LayerOutput,
+    PlacedBatches,
+    StepMetrics,
+    VariableInfo,
+)
+from runner.engine.dtensor import pack, prepare_environment, unpack, zeros
+from runner.engine.dtensor_step import COUNTS, Held, Steps
+from runner.engine.explain import compile_error, is_compile_error
+from runner.engine.storage import gather_for_use
+from runner.errors import EngineError
+from runner.schema import RunConfig
+
+logger = logging.getLogger(__name__)
+
+_COMPILATIONS = 5
+_IGNORE = -1  # label of padding
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Losses and hits of single examples, (K, B), still on the devices: no collective is spent on metrics."""
+
+    loss_kb: Any
+    hit_kb: Any
+    penalty_k: Any
+    weights: Array
+    steps: int
+
+    def read(self) -> StepMetrics:
+        weights = self.weights[: self.steps]
+        count = np.maximum(weights.sum(axis=1), 1.0)
+        loss = (unpack(self.loss_kb)[: self.steps] * weights).sum(axis=1) / count
+        accuracy = (unpack(self.hit_kb)[: self.steps] * weights).sum(axis=1) / count
+        return StepMetrics(loss + unpack(self.penalty_k)[: self.steps], accuracy)
+
+
+class Source(Protocol):
+    """Makes a config's model, on one device and on a mesh, and knows its variables.
+
+    A model is called with images in [0, 1] and `training`, and has `losses`, `submodules` and `trainable_variables`.
+    """
+
+    def plain(self) -> Any:
+        """Returns the model on one device, its weights drawn from the seed."""
+        ...
+
+    def on_mesh(self, mesh: Any, layouts: Mapping[str, Any]) -> Any:
+        """Returns the model with every variable under its layout."""
+        ...
+
+    def variables(self, model: Any) -> dict[str, Any]:
+        """Returns canonical path to variable, in the model's order."""
+        ...
+
+    def check(self, model: Any, config: RunConfig) -> None:
+        """Raises ConfigError for a plain model that no mesh can train."""
+        ...
+
+    def whole(self, model: Any) -> set[str]:
+        """Returns the paths of variables that operations need whole."""
+        ...
+
+    def layer_outputs(self, batch: int) -> list[LayerOutput]:
+        """Returns what every layer gives for a batch."""
+        ...
+
+    def exported(self, values: Mapping[str, Array]) -> Any:
+        """Returns a plain model of the framework's own layers with these weights."""
+        ...
+
+
+class DTensorEngine:
+    """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
+
+    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int) -> None:
+        prepare_environment(config)
+        self._config, self._data, self._total_steps = config, data, total_steps
+        self._batch_axis = config.layout.inputs["image"][0]
+
+    def build(self) -> None:
+        """Makes devices, mesh, model and slots, checks the plan and runs the canary.
+
+        Raises:
+          ConfigError: a layout that does not fit the model, or a builder that fails.
+          EngineError: the canary found wrong arithmetic on this mesh.
+        """
+        self._mesh = mesh.configure_dtensor(self._config.mesh, self._config.engine.intra_op_threads)
+        if self._config.engine.canary:
+            canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
+        self._source = self._make_source()
+        plain = self._source.plain()
+        self._source.check(plain, self._config)
+        initial = {path: variable.numpy() for path, variable in self._source.variables(plain).items()}
+        shapes = {path: value.shape for path, value in initial.items()}
+        axes, images = self._config.mesh.axes, (self._config.dataset.batch_size, *self._data.input_shape)
+        layout.check_inputs(self._config.layout, images, axes)
+        self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
+        layouts = {path: self._layout(placement.spec) for path, placement in self.placements.items()}
+        self._model = self._source.on_mesh(self._mesh, layouts)
+        self._variables = self._source.variables(self._model)
+        check_layouts(self._variables, layouts)
+        trainable = {id(variable) for variable in self._model.trainable_variables}
+        self._trained = [path for path, variable in self._variables.items() if id(variable) in trainable]
+        self._slots = {
+            f"optimizer/{slot}/{path}": zeros(self._variables[path])
+            for path in self._trained
+            for slot in optimizer.make_rule(self._config.optimizer).slots
+        }
+        self._gather_for_use()
+        for path, value in initial.items():  # drawn whole: a value drawn under a sharded layout depends on the mesh
+            self._variables[path].assign(pack(value, self._variables[path].layout))
+        self._prepare_calls()
+
+    def _make_source(self) -> Source:
+        """Returns where the engine's models come from."""
+        raise NotImplementedError
+
+    def _gather_for_use(self) -> None:
+        """Gathers for use what is split over an axis of the inputs, and kernels that an operation needs whole."""
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        whole = self._source.whole(self._model)
+        for path, placement in self.placements.items():
+            used = tuple(None if axis in data_axes or path in whole else axis for axis in placement.spec)
+            if used != placement.spec:
+                gather_for_use(self._variables[path], path, self._layout(used))
+
+    def _layout(self, spec: layout.Spec) -> Any:
+        from tensorflow.experimental import dtensor
+
+        return dtensor.Layout([dtensor.UNSHARDED if axis is None else axis for axis in spec], self._mesh)
+
+    def _prepare_calls(self) -> None:
+        image, label = self._config.layout.inputs["image"], self._config.layout.inputs["label"]
+        self._image_layout = self._layout((None, *image))
+        self._label_layout = self._layout((None, *label))
+        self._vector = self._layout((None,))
+        self._train: Any = None
+        held = Held(self._model, self._variables, self._slots, self._trained, self._mesh)
+        self._steps = Steps(self._config, self._data.num_classes, self._total_steps, held)
+        self._eval = self._traced(self._steps.evaluate)
+
+    def _traced(self, function: Any) -> Any:
+        """Returns a graph function. Only a user's own model may need AutoGraph, which doubles the time of a trace."""
+        import tensorflow as tf
+
+        return tf.function(function, autograph=not self._config.model.target.startswith("runner."))
+
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        """Packs images as uint8, and labels with -1 in place of padding."""
+        labels = np.where(batches.weights > 0, batches.labels, _IGNORE).astype(np.int32)
+        return PlacedBatches(
+            pack(batches.images, self._image_layout), pack(labels, self._label_layout), batches.weights, batches.steps
+        )
+
+    def compile(self, batches: PlacedBatches) -> None:
+        """Makes the training program for batches of these shapes.
+
+        Raises:
+          ConfigError: the model or the layout has a form that DTensor can't compute.
+        """
+        import tensorflow as tf
+
+        if self._train is not None:
+            return
+        try:
+            self._train = self._compiled(batches)
+        except tf.errors.OpError as error:
+            if not is_compile_error(str(error)):
+                raise
+            logger.error("DTensor could not compile the step:\n%s", error)
+            operations = [(operation.type, operation.name) for operation in self._steps.graph.get_operations()]
+            raise compile_error(str(error), operations, [layer.name for layer in self._model.submodules]) from None
+        except Exception:
+            if self._steps.refusal is not None:  # AutoGraph wraps it in an error of its own
+                raise self._steps.refusal from None
+            raise
+
+    def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
+        """Runs the steps in one call; their number is an input, so that it needs no new trace."""
+        self.compile(batches)
+        loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step))
+        return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Returns the canonical paths of the trainable variables."""
+        return tuple(self._trained)
+
+    def collectives(self) -> list[Collective]:
+        """Returns what the compiled step communicates, read from the program that DTensor made.
+
+        Raises:
+          EngineError: nothing was compiled yet.
+        """
+        if self._train is None:
+            raise EngineError("the step's collectives are asked for before it was compiled")
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        return program.collectives(self._steps.loop, self._before, self._config.mesh.axes, self.placements, data_axes)
+
+    def _train_inputs(self, batches: PlacedBatches, steps: int, first_step: int) -> tuple[Any, ...]:
+        """Returns images, labels and all numbers of a call in one vector.
+
+        DTensor takes an input of a few elements for a constant, and compiles anew when its value changes.
+        """
+        counts = np.maximum(batches.weights.sum(axis=1), 1.0)
+        numbers = np.concatenate([[steps, first_step], np.zeros(COUNTS - 2), counts]).astype(np.float32)
+        return batches.images, batches.labels, pack(numbers, self._vector)
+
+    def _compiled(self, batches: PlacedBatches) -> Any:
+        """Returns the training call, compiled by calling it for no step.
+
+        DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it refuses
+        one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried.
+
+        Raises:
+          tf.errors.InvalidArgumentError: it was refused each time, or something else is wrong.
+        """
+        import tensorflow as tf
+
+        self._before = program.function_names()
+        for left in reversed(range(_COMPILATIONS)):
+            call = self._traced(self._steps.train)
+            try:
+                call(*self._train_inputs(batches, 0, 0))
+                break
+            except tf.errors.InvalidArgumentError as error:
+                if "different function with the same name" not in str(error) or not left:
+                    raise
+                logger.warning("compiling again: %s", error.message)
+        return call
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns the first batch's whole gradients; batch statistics are put back as they were."""
+        placed = self.place(HostBatches(batches.images[:1], batches.labels[:1], batches.weights[:1], 1))
+        held = {path: self._variables[path] for path in self._variables if path not in self._trained}
+        before = {path: unpack(variable) for path, variable in held.items()}
+        found = self._traced(self._steps.gradients)(*self._train_inputs(placed, 1, step))
+        gradients = {path: unpack(gradient) for path, gradient in zip(self._trained, found, strict=True)}
+        for path, value in before.items():
+            held[path].assign(pack(value, held[path].layout))
+        return gradients
+
+    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+        """Evaluates batch by batch, sums kept on the devices and read once."""
+        classes = self._data.num_classes
+        sums = tuple(
+            pack(np.zeros(shape, np.float32), self._layout((None,) * len(shape))) for shape in ((), (classes, classes))
+        )
+        for batch in batches:
+            placed = self.place(batch)
+            for _ in range(batch.steps):
+                sums = self._eval(placed.images, placed.labels, *sums)
+        confusion = np.rint(unpack(sums[1])).astype(np.int64)
+        examples = int(confusion.sum())
+        share = 1.0 / max(examples, 1)
+        return EvalMetrics(float(unpack(sums[0])) * share, float(np.trace(confusion)) * share, examples, confusion)
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns every layer's output for one global batch, in the order of the calls."""
+        return self._source.layer_outputs(self._config.dataset.batch_size)
+
+    def variables(self) -> dict[str, VariableInfo]:
+        """Returns variables and slots as DTensor holds them."""
+        from tensorflow.experimental import dtensor
+
+        found = {}
+        for path, variable in {**self._variables, **self._slots}.items():
+            spec = tuple(None if axis == dtensor.UNSHARDED else axis for axis in variable.layout.sharding_specs)
+            local = layout.Placement(path, tuple(variable.shape), spec, None).shard_shape(self._config.mesh.axes)
+            size = math.prod(local) * variable.dtype.size
+            found[path] = VariableInfo(tuple(variable.shape), variable.dtype.name, spec, size)
+        return found
+
+    def state(self) -> dict[str, Array]:
+        """Returns whole arrays of variables and slots."""
+        return {path: unpack(variable) for path, variable in {**self._variables, **self._slots}.items()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Sets variables and slots.
+
+        Raises:
+          ValueError: a path that is missing or unknown, or an array of another shape.
+        """
+        own = {**self._variables, **self._slots}
+        if set(own) != set(state):
+            raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
+        for path, variable in own.items():
+            if tuple(variable.shape) != state[path].shape:
+                raise ValueError(f"{path} has shape {tuple(variable.shape)}, the state has {state[path].shape}")
+            variable.assign(pack(state[path].astype(variable.dtype.as_numpy_dtype), variable.layout))
+
+    def plain_model(self) -> Any:
+        """Returns the plain model with the present weights."""
+        return self._source.exported({path: unpack(variable) for path, variable in self._variables.items()})
+
+
+def check_layouts(variables: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
+    """Checks that every variable lies as the plan says.
+
+    Raises:
+      EngineError: names the first that does not.
+    """
+    for path, variable in variables.items():
+        if variable.layout != layouts[path]:
+            raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")

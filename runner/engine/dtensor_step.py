@@ -1,0 +1,182 @@
+"""The traced parts of a DTensor engine: a call of several training steps, a step, an evaluation.
+
+Shapes: K steps a call, B global batch, C classes, HWD an image's height, width and channels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner import optimizer
+from runner.engine import program
+from runner.engine.graph import check_indexing, check_order
+from runner.engine.storage import read_held
+from runner.errors import ConfigError, EngineError
+from runner.model import scope
+from runner.schema import RunConfig
+
+COUNTS = 16  # where the batches' example counts begin among a call's numbers
+_BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
+# Letters alone: DTensor numbers the functions that it makes of loops, and reads a digit at the end as such a number.
+_loop_names = ("train_steps_" + "".join(pair) for pair in itertools.product(string.ascii_lowercase, repeat=3))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a step computes with.
+
+    Attributes:
+      model: (images in [0, 1] (B, H, W, D), training) -> logits (B, C); its `losses` are penalties.
+      variables: by canonical path.
+      slots: `optimizer/<slot>/<path>` to variable.
+      trained: paths of the trainable variables.
+      mesh: DTensor mesh.
+    """
+
+    model: Any
+    variables: Mapping[str, Any]
+    slots: Mapping[str, Any]
+    trained: Sequence[str]
+    mesh: Any
+
+
+class Steps:
+    """Functions to be traced.
+
+    Attributes:
+      loop: name of the training call's loop, as it was traced last.
+      refusal: what a trace was refused for; AutoGraph wraps an error in one of its own.
+      graph: of the step that was traced last.
+    """
+
+    def __init__(self, config: RunConfig, num_classes: int, total_steps: int, held: Held) -> None:
+        self._config, self._classes, self._total_steps, self._held = config, num_classes, total_steps, held
+        self._rule = optimizer.make_rule(config.optimizer)
+        self.loop = ""
+        self.refusal: ConfigError | EngineError | None = None
+        self.graph: Any = None
+
+    def train(self, images: Any, labels: Any, numbers: Any) -> tuple[Any, Any, Any]:
+        """The traced training call: `steps` steps over images (K, B, H, W, D) and labels (K, B)."""
+        import tensorflow as tf
+
+        calls = int(images.shape[0])
+        self.loop = next(_loop_names)
+        steps, first, counts = tf.gather(numbers, 0), tf.gather(numbers, 1), numbers[COUNTS:]
+
+        def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
+            x, y = tf.cast(tf.gather(images, i), tf.float32) / _BRIGHTEST, tf.gather(labels, i)
+            try:
+                loss_b, hit_b, penalty = self._step(x, y, tf.gather(counts, i), first + tf.cast(i, tf.float32))
+            except (ConfigError, EngineError) as error:
+                self.refusal = error
+                raise
+            row = tf.one_hot(i, calls)
+            loss_kb += tf.expand_dims(row, 1) * tf.expand_dims(loss_b, 0)
+            hit_kb += tf.expand_dims(row, 1) * tf.expand_dims(hit_b, 0)
+            return i + 1, loss_kb, hit_kb, penalty_k + row * penalty
+
+        empty = tf.cast(labels, tf.float32) * 0.0
+        start = (tf.constant(0), empty, empty, counts * 0.0)
+        # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
+        _, loss, hit, penalty = tf.while_loop(
+            lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=self.loop
+        )
+        return loss, hit, penalty
+
+    def _step(self, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[Any, Any, Any]:
+        """One step. Every variable is read, then everything is computed, then every variable is written."""
+        import tensorflow as tf
+
+        gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done)
+        with tf.name_scope(program.UPDATE_SCOPE):
+            self._update(gradients, done)
+        self.graph = tf.compat.v1.get_default_graph()
+        if self._held.mesh.size > 1:
+            check_indexing(self.graph)
+        if self._config.engine.combine_all_reduces:
+            handles = {id(held.handle): path for path, held in {**self._held.variables, **self._held.slots}.items()}
+            check_order(self.graph, handles)
+        hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
+        return loss_b * tf.cast(y_b >= 0, tf.float32), hit_b, penalty
+
+    def _gradients(self, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[list[Any], Any, Any, Any]:
+        """Returns the gradients of the mean loss, each example's loss (B,), the logits (B, C) and the penalty."""
+        import tensorflow as tf
+
+        variables = [self._held.variables[path] for path in self._held.trained]
+        with tf.GradientTape() as tape:
+            with scope.enter(self._scope(done)):
+                logits_bc = self._logits(x_bhwd, training=True)
+            loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(y_b, 0), logits=logits_bc)
+            targets = [loss_b, *self._held.model.losses]
+        # Seeded with each example's share of the mean: the mean itself would cost a collective.
+        weight_b = tf.cast(y_b >= 0, tf.float32)
+        shares = [weight_b / count, *(tf.ones_like(penalty) for penalty in self._held.model.losses)]
+        gradients = tape.gradient(targets, variables, output_gradients=shares)
+        for path, gradient in zip(self._held.trained, gradients, strict=True):
+            if gradient is None:
+                raise ConfigError(
+                    f"model._target_={self._config.model.target} is refused: the loss does not depend on trainable "
+                    f"variable {path}; use it or make it trainable=False"
+                )
+        penalty = tf.add_n(self._held.model.losses) if self._held.model.losses else tf.constant(0.0)
+        return gradients, loss_b, logits_bc, penalty
+
+    def gradients(self, images: Any, labels: Any, numbers: Any) -> list[Any]:
+        """The gradients of the first of K batches, in the order of `trained`."""
+        import tensorflow as tf
+
+        x, y = tf.cast(tf.gather(images, 0), tf.float32) / _BRIGHTEST, tf.gather(labels, 0)
+        found, *_ = self._gradients(x, y, tf.gather(numbers, COUNTS), tf.gather(numbers, 1))
+        return found
+
+    def _scope(self, done: Any) -> scope.Scope:
+        import tensorflow as tf
+
+        step = None if done is None else tf.cast(done, tf.int32)
+        image = tuple(self._config.layout.inputs["image"])
+        return scope.Scope(self._config.trainer.seed, step, self._held.mesh, image)
+
+    def _logits(self, x_bhwd: Any, *, training: bool) -> Any:
+        """Returns float32 logits (B, C), whole along C."""
+        import tensorflow as tf
+
+        return scope.by_batch(tf.cast(self._held.model(x_bhwd, training=training), tf.float32))
+
+    def _update(self, gradients: list[Any], done: Any) -> None:
+        import tensorflow as tf
+
+        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
+        writes: list[tuple[Any, Any]] = []
+        gradients = optimizer.clip(self._config.optimizer.clip, gradients)
+        for path, gradient in zip(self._held.trained, gradients, strict=True):
+            variable = self._held.variables[path]
+            slots = {slot: self._held.slots[f"optimizer/{slot}/{path}"] for slot in self._rule.slots}
+            with tf.name_scope(path.replace("/", ".")):
+                values = {slot: held.read_value() for slot, held in slots.items()}
+                weight, new = self._rule.update(gradient, read_held(variable), values, rate, done + 1.0)
+            writes += [(variable, weight), *((slots[slot], new[slot]) for slot in self._rule.slots)]
+        for variable, value in writes:
+            variable.assign(value)
+
+    def evaluate(self, images: Any, labels: Any, loss_sum: Any, confusion_cc: Any) -> tuple[Any, Any]:
+        """The traced evaluation of one batch: images (1, B, H, W, D), labels (1, B)."""
+        import tensorflow as tf
+
+        classes = self._classes
+        x_bhwd, y_b = tf.cast(tf.squeeze(images, 0), tf.float32) / _BRIGHTEST, tf.squeeze(labels, 0)
+        with scope.enter(self._scope(None)):
+            logits_bc = self._logits(x_bhwd, training=False)
+        weight_b = tf.cast(y_b >= 0, tf.float32)
+        loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(y_b, 0), logits=logits_bc)
+        predicted_bc = tf.one_hot(tf.argmax(logits_bc, -1), classes)
+        label_bc = tf.one_hot(y_b, classes)  # a row of zeros for padding
+        return (
+            loss_sum + tf.reduce_sum(loss_b * weight_b),
+            confusion_cc + tf.matmul(label_bc, predicted_bc, transpose_a=True),
+        )

@@ -1,0 +1,372 @@
+"""The engine `jax`: a Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
+
+Every variable gets a NamedSharding from the resolved plan; XLA's partitioner inserts the communication. Shapes: K
+steps a call, B global batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner import layout, mesh
+from runner.engine import jax_environment
+from runner.engine.base import (
+    Array,
+    Collective,
+    DataSpec,
+    EvalMetrics,
+    HostBatches,
+    LayerOutput,
+    PlacedBatches,
+    StepMetrics,
+    VariableInfo,
+)
+from runner.errors import ConfigError, EngineError
+from runner.schema import RunConfig
+
+logger = logging.getLogger(__name__)
+
+_IGNORE = -1  # label of padding
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Losses and hits of single examples, still on the devices: (K, B), or one (B,) a step."""
+
+    loss: Any
+    hit: Any
+    penalty: Any
+    weights: Array
+    steps: int
+
+    def read(self) -> StepMetrics:
+        weights = self.weights[: self.steps]
+        count = np.maximum(weights.sum(axis=1), 1.0)
+        loss = (_host(self.loss, self.steps) * weights).sum(axis=1) / count
+        accuracy = (_host(self.hit, self.steps) * weights).sum(axis=1) / count
+        return StepMetrics(loss + _host(self.penalty, self.steps), accuracy)
+
+
+def _host(value: Any, steps: int) -> Array:
+    return np.stack([np.asarray(each) for each in value]) if isinstance(value, list) else np.asarray(value)[:steps]
+
+
+class JaxEngine:
+    """Keras 3 on JAX; see `runner.engine.base.Engine` for what the methods promise."""
+
+    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int) -> None:
+        jax_environment.check_installed()
+        jax_environment.prepare_environment(config)
+        self._config, self._data, self._total_steps = config, data, total_steps
+        self._programs: dict[tuple[int, ...], Any] = {}
+
+    def build(self) -> None:
+        """Makes devices, mesh, model and slots, and places them.
+
+        Raises:
+          ConfigError: a layout that does not fit the model, or a builder that fails.
+        """
+        import jax
+
+        from runner.engine.jax_model import Keras3Factory, Names, check_model
+
+        if self._config.engine.compilation_cache:
+            jax.config.update("jax_compilation_cache_dir", jax_environment.cache_folder())
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        self._mesh = mesh.configure_jax(self._config.mesh)
+        self._factory = Keras3Factory(self._config.model, self._data, self._config.trainer.seed)
+        self._model = self._factory.build()
+        check_model(self._model, self._config, self._data.num_classes)
+        names = Names(self._model)
+        shapes = {path: tuple(variable.shape) for path, variable in names.variables.items()}
+        axes, images = self._config.mesh.axes, (self._config.dataset.batch_size, *self._data.input_shape)
+        layout.check_inputs(self._config.layout, images, axes)
+        self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
+        self._make_state(names)
+        self._make_programs()
+
+    def _make_state(self, names: Any) -> None:
+        """Orders the variables as Keras wants them, and places the values that the builder drew."""
+        from runner.engine.jax_model import seed_indices
+        from runner.engine.jax_step import State
+
+        paths = {id(variable): path for path, variable in names.variables.items()}
+        seeds = seed_indices(self._model)
+        others = [v for i, v in enumerate(self._model.non_trainable_variables) if i not in seeds]
+        self._trained = [paths[id(variable)] for variable in self._model.trainable_variables]
+        self._held = [paths[id(variable)] for variable in others]
+        self._layers = [path for path in names.layers.values() if path]
+        self._slots = self._rule_slots()
+        shardings = {path: self._sharding(placement.spec) for path, placement in self.placements.items()}
+        trained = [shardings[path] for path in self._trained]
+        self._shardings = State(trained, [shardings[path] for path in self._held], [trained for _ in self._slots])
+        values = {path: np.asarray(variable.value) for path, variable in names.variables.items()}
+        for path in self._trained:
+            values |= {f"optimizer/{slot}/{path}": np.zeros_like(values[path]) for slot in self._slots}
+        self._put(values)
+
+    def _rule_slots(self) -> tuple[str, ...]:
+        import jax.numpy as jnp
+
+        from runner import optimizer
+
+        return optimizer.make_rule(self._config.optimizer, jnp).slots
+
+    def _sharding(self, spec: Sequence[str | None]) -> Any:
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        return NamedSharding(self._mesh, PartitionSpec(*spec))
+
+    def _state_paths(self) -> Any:
+        """Returns the state's tree with canonical paths as its leaves."""
+        from runner.engine.jax_step import State
+
+        return State(
+            self._trained, self._held, [[f"optimizer/{slot}/{path}" for path in self._trained] for slot in self._slots]
+        )
+
+    def _put(self, values: Mapping[str, Array]) -> None:
+        """Places whole host arrays as the state."""
+        import jax
+
+        # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
+        self._state = jax.tree.map(
+            lambda path, sharding: jax.device_put(np.array(values[path]), sharding, may_alias=False),
+            self._state_paths(),
+            self._shardings,
+        )
+
+    def _make_programs(self) -> None:
+        import jax
+
+        from runner.engine.jax_step import Step
+
+        inputs = self._config.layout.inputs
+        image, label = inputs["image"], inputs["label"]
+        self._image, self._label = self._sharding((None, *image)), self._sharding((None, *label))
+        self._whole = self._sharding(())
+        pins = {
+            "state": self._shardings,
+            "image": self._sharding(image),
+            "label": self._sharding(label),
+            "loss": self._label,
+        }
+        step = Step(
+            self._model,
+            self._config,
+            self._total_steps,
+            self._randomness(),
+            lambda value, what: jax.lax.with_sharding_constraint(value, pins[what]),
+        )
+        self._functions = step
+        self._on_device = self._loops_on_device(step)
+        metrics = (
+            (self._label, self._label, self._whole) if self._on_device else (pins["label"], pins["label"], self._whole)
+        )
+        self._train = jax.jit(
+            step.many if self._on_device else step.one, donate_argnums=0, out_shardings=(self._shardings, *metrics)
+        )
+        sums = (self._whole, self._whole)
+        self._eval = jax.jit(step.evaluated, out_shardings=sums)
+        self._gradients = jax.jit(step.whole_gradients, out_shardings=self._shardings.trained)
+
+    def _randomness(self) -> Any:
+        """Returns the model's random generators, and how far a step moves each."""
+        import jax
+
+        from runner.engine.jax_model import seed_indices
+        from runner.engine.jax_step import Randomness
+
+        places = seed_indices(self._model)
+        if not places:
+            return Randomness([], np.zeros((0, 2), np.uint32), [])
+        states = [np.asarray(self._model.non_trainable_variables[place].value) for place in places]
+        values = [
+            [v.value for v in vs] for vs in (self._model.trainable_variables, self._model.non_trainable_variables)
+        ]
+        images = np.zeros((1, *self._data.input_shape), np.float32)
+
+        def moved(values: Any) -> list[Any]:  # XLA leaves out all but the counters
+            _, new = self._model.stateless_call(*values, images, training=True)
+            return [new[place] for place in places]
+
+        after = jax.jit(moved)(values)
+        draws = [int(np.asarray(new)[1]) - int(state[1]) for new, state in zip(after, states, strict=True)]
+        return Randomness(places, np.asarray(states, np.uint32), draws)
+
+    def _loops_on_device(self, step: Any) -> bool:
+        """Tells whether the steps of a call are one program, and checks that the loss depends on what is trained."""
+        import jax
+
+        batch = self._config.dataset.batch_size
+        x = jax.ShapeDtypeStruct((batch, *self._data.input_shape), np.float32)
+        y, number = jax.ShapeDtypeStruct((batch,), np.int32), jax.ShapeDtypeStruct((), np.int32)
+        traced = jax.make_jaxpr(step.losses)(self._state.trained, self._state.held, x, y, number, number).jaxpr
+        read = {id(variable) for equation in traced.eqns for variable in equation.invars}
+        for path, variable in zip(self._trained, traced.invars, strict=False):
+            if id(variable) not in read:
+                raise ConfigError(
+                    f"model._target_={self._config.model.target} is refused: the loss does not depend on trainable "
+                    f"variable {path}; use it or make it trainable=False"
+                )
+        wanted, convolves = self._config.engine.loop, "conv_general_dilated" in str(traced)
+        slow = convolves and mesh.device_kind(self._config.mesh) == "cpu"
+        chosen = not slow if wanted == "auto" else wanted == "device"
+        logger.info(
+            "the steps of a call run %s (engine.loop=%s; convolutions: %s, devices: %s)",
+            "in a loop on the devices" if chosen else "as a program each",
+            wanted,
+            "yes" if convolves else "no",
+            mesh.device_kind(self._config.mesh),
+        )
+        return chosen
+
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        """Places images as uint8, and labels with -1 in place of padding."""
+        import jax
+
+        labels = np.where(batches.weights > 0, batches.labels, _IGNORE).astype(np.int32)
+        images, labels = jax.device_put((batches.images, labels), (self._image, self._label))
+        return PlacedBatches(images, labels, batches.weights, batches.steps)
+
+    def _numbers(self, batches: PlacedBatches, first_step: int) -> Array:
+        counts = np.maximum(batches.weights.sum(axis=1), 1.0)
+        return np.concatenate([[batches.steps, first_step], counts]).astype(np.int32)
+
+    def compile(self, batches: PlacedBatches) -> None:
+        """Makes the training program for batches of these shapes, from disk where an earlier run left it."""
+        self._compiled(batches)
+
+    def _compiled(self, batches: PlacedBatches) -> Any:
+        shape = tuple(batches.images.shape)
+        if shape not in self._programs:
+            arguments = [self._state, batches.images, batches.labels, self._numbers(batches, 0)]
+            arguments += [] if self._on_device else [np.int32(0)]
+            self._programs[shape] = self._train.lower(*arguments).compile()
+        return self._programs[shape]
+
+    def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
+        """Runs the steps in one program, or one after another without waiting for any."""
+        program, numbers = self._compiled(batches), self._numbers(batches, first_step)
+        if self._on_device:
+            self._state, loss, hit, penalty = program(self._state, batches.images, batches.labels, numbers)
+            return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+        rows = []
+        for index in range(batches.steps):
+            self._state, *row = program(self._state, batches.images, batches.labels, numbers, np.int32(index))
+            rows.append(row)
+        losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
+        return _Pending(losses, hits, penalties, batches.weights, batches.steps)
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns the first batch's whole gradients; the state stays as it is."""
+        placed = self.place(batches)
+        found = self._gradients(self._state, placed.images, placed.labels, self._numbers(placed, step))
+        return {path: np.array(gradient) for path, gradient in zip(self._trained, found, strict=True)}
+
+    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+        """Evaluates batch by batch, sums kept on the devices and read once."""
+        import jax
+
+        classes = self._data.num_classes
+        zero = (np.zeros((), np.float32), np.zeros((classes, classes), np.int32))
+        sums = jax.device_put(zero, (self._whole, self._whole))
+        weights = (self._state.trained, self._state.held)
+        for batch in batches:
+            placed = self.place(batch)
+            for _ in range(batch.steps):
+                sums = self._eval(weights, placed.images, placed.labels, sums)
+        confusion = np.asarray(sums[1]).astype(np.int64)
+        examples = int(confusion.sum())
+        share = 1.0 / max(examples, 1)
+        return EvalMetrics(float(sums[0]) * share, float(np.trace(confusion)) * share, examples, confusion)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Returns the canonical paths of the trainable variables."""
+        return tuple(self._trained)
+
+    @property
+    def program(self) -> Any:
+        """Returns the compiled training program; its memory, cost analysis and text are those of one device.
+
+        Raises:
+          EngineError: nothing was compiled yet.
+        """
+        if not self._programs:
+            raise EngineError("the step's program is asked for before it was compiled")
+        return next(iter(self._programs.values()))
+
+    def collectives(self) -> list[Collective]:
+        """Returns what the compiled step communicates, read from XLA's program."""
+        from runner.engine.jax_program import collectives
+
+        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        text, axes = self.program.as_text(), self._config.mesh.axes
+        return collectives(text, axes, self.placements, self._layers, self._trained, data_axes, looped=self._on_device)
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns every layer's output for one global batch, in the order of the calls."""
+        from runner.engine.jax_model import layer_outputs
+
+        return layer_outputs(self._model, self._config.dataset.batch_size, self._data)
+
+    def image_pieces(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
+        shape = (self._config.dataset.batch_size, *self._data.input_shape)
+        held = self._sharding(self._config.layout.inputs["image"]).devices_indices_map(shape)
+        numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
+        return {
+            numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+            for device, index in held.items()
+        }
+
+    def _arrays(self) -> dict[str, Any]:
+        import jax
+
+        return dict(zip(jax.tree.leaves(self._state_paths()), jax.tree.leaves(self._state), strict=True))
+
+    def variables(self) -> dict[str, VariableInfo]:
+        """Returns variables and slots as JAX holds them."""
+        found = {}
+        for path, array in self._arrays().items():
+            spec = tuple(array.sharding.spec) + (None,) * (array.ndim - len(array.sharding.spec))
+            size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+            found[path] = VariableInfo(tuple(array.shape), str(array.dtype), spec, size)
+        return found
+
+    def state(self) -> dict[str, Array]:
+        """Returns whole arrays of variables and slots.
+
+        The random generators are functions of seed and step, so they have no state to keep.
+        """
+        return {path: np.array(array) for path, array in self._arrays().items()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Sets variables and slots.
+
+        Raises:
+          ValueError: a path that is missing or unknown, or an array of another shape.
+        """
+        own = self._arrays()
+        if set(own) != set(state):
+            raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
+        for path, array in own.items():
+            if tuple(array.shape) != state[path].shape:
+                raise ValueError(f"{path} has shape {tuple(array.shape)}, the state has {state[path].shape}")
+        self._put({path: state[path].astype(array.dtype) for path, array in own.items()})
+
+    def plain_model(self) -> Any:
+        """Returns the plain Keras 3 model, whole on one device, with the present weights."""
+        from runner.engine.jax_model import Names
+
+        model, held = self._factory.build(stock=True), self.state()
+        for path, variable in Names(model).variables.items():
+            variable.assign(held[path])
+        return model

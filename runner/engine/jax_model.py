@@ -1,0 +1,249 @@
+"""Keras 3 models for the engine `jax`: canonical names, builder calls that depend on the seed alone, checks."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from runner.engine.base import DataSpec, LayerOutput
+from runner.errors import ConfigError
+from runner.model import target
+from runner.schema import ModelConfig, RunConfig
+
+# Lists that Keras keeps beside the attributes; going through them would give a variable a second path.
+_BOOKKEEPING = (
+    "_layers",
+    "_trainable_variables",
+    "_non_trainable_variables",
+    "_seed_generators",
+    "_metrics",
+    "_functional",
+    "_operations",
+    "_inbound_nodes",
+    "_outbound_nodes",
+    "_tracker",
+)
+
+
+class Names:
+    """Canonical paths of a model's layers and variables, the same as tf_keras's models have in the DTensor engine.
+
+    A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
+    its attribute path; a nested functional model adds nothing to the path.
+
+    Attributes:
+      layers: id of a layer -> path.
+      variables: path -> Keras variable, in the model's own order of weights.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Walks the model.
+
+        Raises:
+          ConfigError: two variables have one path, as layers of one name in nested models give.
+        """
+        self.layers: dict[int, str] = {}
+        self._paths: dict[int, str] = {}
+        self._seen: set[int] = set()
+        self._walk(model, "")
+        self.variables: dict[str, Any] = {}
+        for variable in model.weights:
+            path = self._paths.get(id(variable), variable.path)
+            if path in self.variables:
+                raise ConfigError(f"model._target_ is refused: two variables are named {path}; name layers apart")
+            self.variables[path] = variable
+
+    def _walk(self, owner: Any, prefix: str) -> None:
+        if id(owner) in self._seen:
+            return
+        self._seen.add(id(owner))
+        if _is_functional(owner):
+            for layer in owner.layers:
+                path = prefix if _is_functional(layer) else f"{prefix}{layer_path(layer.name)}/"
+                self.layers.setdefault(id(layer), path.removesuffix("/") or layer_path(layer.name))
+                self._walk(layer, path)
+            return
+        for name, value in sorted(vars(owner).items()):
+            if name not in _BOOKKEEPING:
+                self._take(value, f"{prefix}{name}")
+
+    def _take(self, value: Any, path: str) -> None:
+        """Notes what an attribute holds: a variable, a layer, or a list or dict of them."""
+        import keras
+
+        if isinstance(value, keras.Variable):
+            folder, slash, name = path.rpartition("/")
+            # Some layers hold a variable in a private attribute, behind a property of the variable's name.
+            name = value.name if name == f"_{value.name}" else name
+            self._paths.setdefault(id(value), f"{folder}{slash}{name}")
+        elif isinstance(value, keras.Layer):
+            self.layers.setdefault(id(value), path)
+            self._walk(value, f"{path}/")
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                self._take(item, f"{path}/{index}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._take(item, f"{path}/{key}")
+
+
+def layer_path(name: str) -> str:
+    """Returns a layer's canonical path: `block_0/mlp/up` of `block_0.mlp.up`."""
+    return name.replace(".", "/")
+
+
+def _is_functional(layer: Any) -> bool:
+    import keras
+    from keras.src.models import Functional
+
+    return isinstance(layer, keras.Sequential | Functional)
+
+
+class Keras3Factory:
+    """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
+
+    def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
+        self._config, self._data, self._seed = config, data, seed
+        self._builder = target.load(config.target)
+
+    def build(self, *, stock: bool = False) -> Any:
+        """Returns the built model, whole on one device.
+
+        Args:
+          stock: of Keras's own layers, so that a saved model loads without this package.
+
+        Raises:
+          ConfigError: the builder raised, or returned something that is not a built model.
+        """
+        import keras
+
+        from runner.model.jax_layers import jax_keras
+
+        extra: dict[str, Any] = {target.LAYOUTS: {}} if target.LAYOUTS in _parameters(self._builder) else {}
+        with _drawn_from(self._seed):
+            try:
+                model = self._builder(
+                    keras=keras if stock else jax_keras(),
+                    input_shape=self._data.input_shape,
+                    num_classes=self._data.num_classes,
+                    **self._config.options,
+                    **extra,
+                )
+                if isinstance(model, keras.Model) and not model.built:
+                    model(keras.KerasTensor((1, *self._data.input_shape), "float32"))
+            except Exception as error:  # whatever a builder raises is the config's fault, and goes into one line
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise ConfigError(
+                    f"model._target_={self._config.target} is refused: the builder raised {reason}"
+                ) from error
+        if not isinstance(model, keras.Model):
+            raise ConfigError(
+                f"model._target_={self._config.target} is refused: a builder returns a keras.Model made with the "
+                f"`keras` it is given (Keras 3), this one returned {type(model).__name__}"
+            )
+        return model
+
+
+@contextmanager
+def _drawn_from(seed: int) -> Iterator[None]:
+    """Makes a build a function of the seed: Keras draws the seeds of layers without one from Python's `random`.
+
+    `keras.utils.set_random_seed` would do it too, and import TensorFlow.
+    """
+    from keras.src.utils import naming
+
+    before = random.getstate()
+    random.seed(seed)
+    naming.reset_uids()  # layers without a name get the same names at every call
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+def _parameters(builder: Any) -> Any:
+    try:
+        return inspect.signature(builder).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
+    """Checks what a model must be for any mesh.
+
+    Args:
+      model: built.
+      config: the run's.
+      num_classes: of the dataset.
+
+    Raises:
+      ConfigError: outputs other than one logit a class; batch statistics where padding would count in them.
+    """
+    import keras
+
+    key = f"model._target_={config.model.target}"
+    image = (1, *[int(size) for size in model.input_shape[1:]]) if hasattr(model, "input_shape") else None
+    shape = model.compute_output_shape(image) if image else (1, num_classes)
+    if not isinstance(shape, tuple | list) or tuple(shape[1:]) != (num_classes,):
+        raise ConfigError(
+            f"{key} is refused: the model gives {shape}, allowed is [batch, {num_classes}], one logit a class of the "
+            "dataset; end it in a layer of that size"
+        )
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
+            raise ConfigError(
+                f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer "
+                f"{layer.name}; set dataset.remainder=drop"
+            )
+
+
+def seed_indices(model: Any) -> list[int]:
+    """Returns where among the model's non-trainable variables the states of its random generators are."""
+    weights = {id(variable) for variable in model.non_trainable_weights}
+    return [i for i, variable in enumerate(model.non_trainable_variables) if id(variable) not in weights]
+
+
+def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
+    """Returns what each layer gives for a batch, in the order of the calls, by tracing one call.
+
+    Args:
+      model: built.
+      batch: examples.
+      data: shapes of the images.
+    """
+    import jax
+    import keras
+
+    found: list[LayerOutput] = []
+    names = Names(model).layers
+
+    def recorded(layer: Any, call: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            for output in jax.tree.leaves(outputs):
+                path = names.get(id(layer), layer_path(layer.name))
+                found.append(LayerOutput(path, type(layer).__name__, tuple(output.shape), str(output.dtype)))
+            return outputs
+
+        return wrapped
+
+    layers = [
+        each for each in model._flatten_layers(include_self=False) if not isinstance(each, keras.layers.InputLayer)
+    ]
+    try:
+        for layer in layers:
+            # Past Keras's own __setattr__, which would track the function.
+            object.__setattr__(layer, "call", recorded(layer, layer.call))
+        state = [
+            [variable.value for variable in each]
+            for each in (model.trainable_variables, model.non_trainable_variables)
+        ]
+        images = jax.ShapeDtypeStruct((batch, *data.input_shape), "float32")
+        jax.eval_shape(lambda x: model.stateless_call(*state, x, training=False), images)
+    finally:
+        for layer in layers:
+            vars(layer).pop("call", None)
+    return found

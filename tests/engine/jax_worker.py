@@ -1,0 +1,117 @@
+"""Runs in a process of its own, because virtual devices can't change within one: trains and writes arrays.
+
+Usage: python -m tests.engine.jax_worker OUT.npz JSON, with JSON {"engine": "jax", "keras_dtensor" or "plain" (Keras
+3's own training), "axes": {...}, "layout": a preset, "start": NPZ of initial states or null, "runs": [...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from runner import paths
+from runner.engine.base import DataSpec, HostBatches, as_float
+from runner.schema import LayoutConfig, RunConfig
+from tests.engine import cases
+
+DATA = DataSpec(cases.INPUT_SHAPE, cases.CLASSES)
+
+
+def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
+    """Returns the config of one run."""
+    optimizer = cases.OPTIMIZERS[run.get("optimizer", "adam")]
+    config = cases.config(request["axes"] or {"batch": 1}, optimizer, run["target"])
+    config.model.options = run["options"]
+    config.engine.name = "jax" if request["engine"] == "plain" else request["engine"]
+    config.engine.loop = run.get("loop", "auto")
+    config.dataset.batch_size = run.get("batch", cases.BATCH)
+    preset = OmegaConf.load(paths.conf_dir() / "layout" / f"{request['layout']}.yaml")
+    layout = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(LayoutConfig), preset))
+    assert isinstance(layout, LayoutConfig)
+    config.layout = layout
+    return config
+
+
+def on_mesh(config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """Trains one engine; returns losses, initial and final state, gradients and an evaluation."""
+    from runner.engine import make_engine
+
+    engine = make_engine(config, DATA, batches.steps)
+    engine.build()
+    if start:
+        engine.load_state({path: start.get(path, value) for path, value in engine.state().items()})
+    initial = {f"initial/{path}": value for path, value in engine.state().items()}
+    gradients = {f"gradient/{path}": value for path, value in engine.gradients(batches, 0).items()}
+    metrics = engine.train_steps(engine.place(batches), 0).read()
+    evaluation = engine.evaluate([padded(batches)])
+    found = {"loss": metrics.loss, "accuracy": metrics.accuracy, "eval/loss": np.asarray(evaluation.loss)}
+    specs = {f"spec/{path}": np.array([str(axis) for axis in v.spec]) for path, v in engine.variables().items()}
+    if config.engine.name == "jax":
+        rows = [" ".join((c.kind, c.axis, c.phase, c.origin)) for c in engine.collectives()]
+        found["collectives"] = np.array(rows, dtype=str)
+    return {**initial, **gradients, **engine.state(), **specs, **found, "eval/confusion": evaluation.confusion}
+
+
+def padded(batches: HostBatches) -> HostBatches:
+    """Returns the first batch with its last 5 examples as padding."""
+    weights = batches.weights[:1].copy()
+    weights[:, -5:] = 0
+    return HostBatches(batches.images[:1], batches.labels[:1], weights, 1)
+
+
+def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
+    """Trains Keras 3's own `train_on_batch` with its own optimizer on one device."""
+    import keras
+
+    from runner import optimizer
+    from runner.engine.jax_model import Keras3Factory, Names
+
+    model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=True)
+    initial = {f"initial/{path}": np.array(variable.value) for path, variable in Names(model).variables.items()}
+    model.compile(
+        optimizer=optimizer.reference(config.optimizer, batches.steps, keras),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    rows = []
+    for images, labels in zip(as_float(batches.images), batches.labels, strict=True):
+        model.reset_metrics()
+        rows.append(model.train_on_batch(images, labels))
+    counted = padded(batches).weights[0] > 0
+    labels = batches.labels[0][counted]
+    logits = np.asarray(model(as_float(batches.images[0][counted]), training=False))
+    confusion = np.zeros((cases.CLASSES, cases.CLASSES), np.int64)
+    np.add.at(confusion, (labels, logits.argmax(-1)), 1)
+    shifted = logits - logits.max(-1, keepdims=True)
+    entropy = np.log(np.exp(shifted).sum(-1)) - shifted[np.arange(len(labels)), labels]
+    final = {path: np.array(variable.value) for path, variable in Names(model).variables.items()}
+    loss, accuracy = np.array(rows, np.float32).T
+    found = {"loss": loss, "accuracy": accuracy, "eval/loss": entropy.mean(), "eval/confusion": confusion}
+    return {**initial, **final, **found}
+
+
+def main() -> None:
+    """Runs every case of the request and writes `<case>:<name>` arrays."""
+    request = json.loads(sys.argv[2])
+    held = dict(np.load(request["start"])) if request.get("start") else {}
+    from runner.engine import dtensor, jax_environment
+
+    environment = dtensor if request["engine"] == "keras_dtensor" else jax_environment
+    arrays: dict[str, np.ndarray] = {}
+    for run in request["runs"]:
+        config = config_of(request, run)
+        environment.prepare_environment(config)
+        batches = cases.batches(run.get("steps", cases.STEPS), config.dataset.batch_size)
+        key = f"{run['name']}:initial/"
+        start = {name.removeprefix(key): value for name, value in held.items() if name.startswith(key)}
+        got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start)
+        arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
+    np.savez(sys.argv[1], **arrays)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

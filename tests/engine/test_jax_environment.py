@@ -1,0 +1,94 @@
+"""What the engine `jax` needs installed, what it leaves alone, and the environment that keeps virtual devices safe."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner import checks
+from runner.engine import jax_environment
+from runner.errors import ConfigError
+from tests.engine import cases
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lines"]
+
+
+def run(folder: Path, blocked: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Runs the train command without the blocked packages; `-` blocks none."""
+    command = [sys.executable, "-m", "tests.engine.blocked_worker", blocked, *DIGITS, *overrides]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*command, f"hydra.run.dir={folder / 'run'}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "jax,jaxlib")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: engine.name=jax is refused: it needs jax, which is not installed; pip install -e '.[jax]'"
+    ]
+    assert "loaded: \n" in done.stdout + "\n"
+
+
+def test_the_refusal_names_every_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    config = cases.config({"batch": 1})
+    config.engine.name = "jax"
+    with pytest.raises(ConfigError, match=r"it needs jax and keras, which are not installed; pip install"):
+        checks.check(config)
+
+
+@pytest.mark.slow
+def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
+    done = run(tmp_path, "tensorflow,tf_keras", "mesh=batch2_height2", "layout=spatial", "model=vit", "model.patch=2")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    assert "loaded: jax,keras\n" in done.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["eval_accuracy"] > 0.7  # three epochs; chance is 0.1
+    assert (tmp_path / "run" / "sharding.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "mlp_subclassed", "resnet"])
+def test_it_loads_no_tensorflow_where_it_is_installed(tmp_path: Path, model: str) -> None:
+    done = run(tmp_path, "-", f"model={model}", "mesh=batch4_model2", "layout=auto", "trainer.epochs=1")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    assert "loaded: jax,keras\n" in done.stdout
+
+
+def test_xla_gets_two_threads_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    jax_environment.prepare_environment(cases.config({"batch": 16, "model": 8}))
+    assert os.environ["PJRT_NPROC"] == "256"
+    assert os.environ["KERAS_BACKEND"] == "jax"
+    assert os.environ["JAX_PLATFORMS"] == "cpu"
+
+
+def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = "--xla_cpu_collective_call_terminate_timeout_seconds"
+    monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "512", "XLA_FLAGS": f"--xla_cpu_enable_fast_math=true {flag}=7"})
+    jax_environment.prepare_environment(cases.config({"batch": 8}))
+    assert os.environ["PJRT_NPROC"] == "512"
+    flags = os.environ["XLA_FLAGS"].split()
+    assert flags[:2] == ["--xla_cpu_enable_fast_math=true", f"{flag}=7"]
+    assert sum(each.startswith(flag) for each in flags) == 1
+
+
+def test_too_few_threads_are_raised_to_what_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "2"})
+    jax_environment.prepare_environment(cases.config({"batch": 8}))
+    assert int(os.environ["PJRT_NPROC"]) >= 16

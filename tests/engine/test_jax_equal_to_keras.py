@@ -1,0 +1,65 @@
+"""The engine `jax` on a mesh computes what Keras 3's own training computes on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.engine.jax_runs import CONVNET, Arrays, relative, smooth, work
+
+pytestmark = pytest.mark.slow
+
+# Float32 sums of the same terms in another order stay within these over 50 steps; a stale moment is off by 1e-3.
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+# A softmax does not change when all of its scores do, so the gradient of this bias is rounding and nothing else, which
+# Adam scales up to whole steps.
+ROUNDING = "attention/key/bias"
+
+MESHES = [
+    ({"batch": 1}, "replicated"),
+    ({"batch": 8}, "replicated"),
+    ({"batch": 4}, "fsdp"),
+    ({"batch": 2, "model": 2}, "fsdp_megatron"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jax")
+
+
+@pytest.fixture(scope="module")
+def keras(folder: Path) -> Arrays:
+    return work(folder / "keras.npz", "plain", None, [*smooth(), {**CONVNET, "name": "convnet"}])
+
+
+@pytest.mark.parametrize(("axes", "layout"), MESHES)
+def test_training_on_a_mesh_equals_keras_on_one_device(
+    folder: Path, keras: Arrays, axes: dict[str, int], layout: str
+) -> None:
+    got = work(folder / "mesh.npz", "jax", axes, smooth(), layout=layout)
+    different = []
+    for key, expected in keras.items():
+        if key.startswith("convnet:") or ROUNDING in key:
+            continue
+        exact = ":initial/" in key or ":eval/confusion" in key or ":accuracy" in key
+        allowed = 0.0 if exact else np.maximum(ABSOLUTE, RELATIVE * np.abs(expected))
+        if not np.all(np.abs(got[key] - expected) <= allowed):
+            different.append(f"{key}: {np.abs(got[key] - expected).max():.1e}")
+    assert different == []
+
+
+@pytest.mark.parametrize("loop", ["host", "device"])
+def test_the_guides_convnet_with_dropout_equals_keras(folder: Path, keras: Arrays, loop: str) -> None:
+    got = work(folder / f"{loop}.npz", "jax", {"batch": 2}, [{**CONVNET, "name": "convnet", "loop": loop}])
+    # Ten steps: ReLU's kinks and Adam on a bias whose gradient is rounding make more of each step after.
+    assert relative(keras, got, "convnet:loss") < 1e-5
+    assert np.array_equal(keras["convnet:eval/confusion"].sum(), got["convnet:eval/confusion"].sum())
+
+
+def test_training_changes_every_parameter_and_batch_statistic(keras: Arrays) -> None:
+    for key, initial in keras.items():
+        if key.startswith("convnet:initial/"):
+            assert np.abs(keras[key.replace("initial/", "")] - initial).max() > 1e-6, key

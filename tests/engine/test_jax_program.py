@@ -1,0 +1,102 @@
+"""Collectives read from XLA's text: its forms of replica groups, merged tensors, phases and origins."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.engine.base import Collective
+from runner.engine.jax_program import collectives
+from runner.errors import EngineError
+from runner.layout import Placement
+
+AXES = {"batch": 4, "model": 2}
+PLACED = {
+    "d1/kernel": Placement("d1/kernel", (784, 512), (None, "model"), 0),
+    "d1/bias": Placement("d1/bias", (512,), ("model",), 1),
+    "d2/kernel": Placement("d2/kernel", (512, 10), ("model", "batch"), 2),
+}
+LAYERS = ["flatten", "d1", "d2"]
+
+
+def read(*lines: str, looped: bool = False) -> list[Collective]:
+    return collectives("\n".join(lines), AXES, PLACED, LAYERS, list(PLACED), {"batch"}, looped=looped)
+
+
+def line(
+    groups: str, kind: str = "all-reduce", shape: str = "f32[16,10]{1,0}", name: str = "jit(one)/jvp(d2)/dot"
+) -> str:
+    return f'  %c.1 = {shape} {kind}(%dot), channel_id=1, {groups}, to_apply=%add, metadata={{op_name="{name}"}}'
+
+
+@pytest.mark.parametrize(
+    ("groups", "axis"),
+    [
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", "model"),
+        ("replica_groups={{0,2,4,6},{1,3,5,7}}", "batch"),
+        ("replica_groups={}", "batch+model"),
+        ("replica_groups=[1,8]<=[8]", "batch+model"),
+        ("replica_groups=[4,2]<=[8]", "model"),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", "batch"),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2,'axis_2'=1] {'axis_1'}", "model"),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", "batch"),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", "batch+model"),
+        ("replica_groups=mesh['axis_0'=8] {'axis_0':(1)4}", "batch"),
+        ("replica_groups=mesh['axis_0'=8] {'axis_0':(4)2}", "model"),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_0'}", "model"),
+        ("source_target_pairs={{0,2},{2,4},{4,6},{1,3},{3,5},{5,7}}", "batch"),
+        ("source_target_pairs={{0,1},{2,3},{4,5},{6,7}}", "model"),
+    ],
+)
+def test_every_form_of_groups_gives_its_mesh_axis(groups: str, axis: str) -> None:
+    (found,) = read(line(groups))
+    assert found == Collective("all_reduce", axis, "forward", "d2", 1, 640, counted=True)
+
+
+def test_groups_of_one_device_are_no_communication() -> None:
+    assert read(line("replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}")) == []
+
+
+@pytest.mark.parametrize("groups", ["replica_groups={{0,3},{1,2},{4,7},{5,6}}", "replica_groups=<new form>"])
+def test_groups_that_are_not_understood_raise(groups: str) -> None:
+    with pytest.raises(EngineError):
+        read(line(groups))
+
+
+def test_a_merged_all_reduce_is_counted_once_and_its_gradients_named() -> None:
+    shape = "(f32[256,784]{1,0}, f32[256]{0}, bf16[3]{0})"
+    name = "jit(many)/(transpose(jvp(d1))/dot_general:transpose(jvp(d1))/reduce_sum:transpose(jvp(d2))/mul)"
+    found = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", shape=shape, name=name))
+    assert [(each.origin, each.count, each.bytes) for each in found] == [
+        ("d1/kernel", 1, 256 * 784 * 4),
+        ("d1/bias", 0, 1024),
+        ("d2", 0, 6),
+    ]
+    assert {(each.phase, each.axis) for each in found} == {("backward", "batch")}
+
+
+def test_a_gathered_kernel_is_named_and_its_gathered_bytes_counted() -> None:
+    groups = "replica_groups=[2,4]<=[4,2]T(1,0)"
+    (found,) = read(line(groups, kind="all-gather", shape="f32[10,256]{0,1}"))
+    assert (found.kind, found.origin, found.bytes) == ("all_gather", "d2/kernel", 10240)
+
+
+def test_a_reduce_scatter_counts_what_a_device_puts_in() -> None:
+    (found,) = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", kind="reduce-scatter", shape="f32[4]{0}"))
+    assert (found.kind, found.bytes) == ("reduce_scatter", 64)
+
+
+def test_a_started_gather_is_counted_by_its_result() -> None:
+    shape = "(f32[64,10]{1,0}, f32[256,10]{1,0})"
+    (found,) = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", kind="all-gather-start", shape=shape))
+    assert (found.count, found.bytes) == (1, 10240)
+
+
+def test_what_runs_once_a_call_is_left_out_of_a_looped_step() -> None:
+    inside = line("replica_groups=[4,2]<=[8]")
+    assert len(read("body {", inside, "}", "ENTRY %main {", inside, "}", looped=True)) == 1
+    assert len(read("body {", inside, "}", "ENTRY %main {", inside, "}", looped=False)) == 2
+
+
+def test_the_updates_communication_is_of_its_phase() -> None:
+    (found,) = read(line("replica_groups=[4,2]<=[8]", name="jit(one)/update/reduce_sum"))
+    assert (found.phase, found.origin) == ("update", "")
