@@ -81,10 +81,26 @@ def close_assistant(page: Any) -> None:
         page.wait_for_timeout(1000)
 
 
+def choose_metric(page: Any, name: str) -> None:
+    """Puts a metric in the place of the one that the comparison shows first, and leaves the command out."""
+    for word in ("run.command", "plan/bytes_per_device"):
+        chip = page.get_by_text(word, exact=True)
+        if chip.count():
+            edge = chip.first.bounding_box()
+            page.mouse.click(edge["x"] + edge["width"] + 13, edge["y"] + edge["height"] / 2)  # its cross
+            page.wait_for_timeout(300)
+    box = page.get_by_role("combobox").nth(1)
+    box.click()
+    box.type(name)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+
+
 def widen_names(page: Any) -> None:
     """Drags the names' column wide enough for what varied."""
-    edge = page.get_by_role("columnheader", name="Run Name").first.bounding_box()
-    x, y = edge["x"] + edge["width"] - 2, edge["y"] + edge["height"] / 2
+    header = page.locator("[role=columnheader]", has_text="Run Name").last
+    edge = header.locator(".ag-header-cell-resize").first.bounding_box()
+    x, y = edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 110, y, steps=5)
@@ -94,6 +110,7 @@ def widen_names(page: Any) -> None:
 def save(page: Any, path: Path) -> None:
     """Writes what the page shows as a small PNG."""
     page.wait_for_timeout(1500)  # charts fade in
+    close_assistant(page)
     page.screenshot(path=path)
     Image.open(path).convert("RGB").quantize(_COLOURS).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
@@ -125,6 +142,7 @@ def main() -> None:
         page.goto(f'{address}/#/compare-runs?runs=[{ids}]&experiments=["{experiment}"]&{view}')
         page.locator(".js-plotly-plot").first.wait_for()
         close_assistant(page)
+        choose_metric(page, "eval/accuracy")
         save(page, options.out / "compare.png")
         page.goto(f"{address}/#/experiments/{experiment}/runs/{children[0].info.run_id}/model-metrics?{view}")
         page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()

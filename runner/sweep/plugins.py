@@ -88,7 +88,9 @@ class ProcessLauncher(Launcher):
         command = local_command(sweep, job, self._config, parallel=self.max_parallel, report=report)
         if self.max_parallel == 1:
             print(f"\njob {job.number}: {job.name}", flush=True)
-        return JobProcess(command)
+        process = JobProcess(command)
+        sweep.job_started()
+        return process
 
 
 class SubmititLauncher(ProcessLauncher):

@@ -27,6 +27,7 @@ from runner.sweep.resume import checkpoint_overrides, key_of
 
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
+_PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
 _RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
 
 
@@ -69,6 +70,7 @@ class Sweep:
         self.stop = StopRequest()
         self._parent: Any = None  # a `parent.Parent`, whose module is imported late
         self._opening: threading.Thread | None = None
+        self._may_open = threading.Event()  # so that the import of MLflow does not hold up the first job
         self._broken: Exception | None = None
         self._finished: dict[str, Any] = {}
         self._unfinished: dict[str, Any] = {}
@@ -108,7 +110,12 @@ class Sweep:
             self._finished = {name: run for name, run in named if run.info.status == "FINISHED"}
             self._unfinished = {name: run for name, run in named if name not in self._finished}
 
+    def job_started(self) -> None:
+        """Says that the first job is on its way, so that the parent run can be made beside it."""
+        self._may_open.set()
+
     def _open_parent(self) -> None:
+        self._may_open.wait(_PLANNING_S)
         from runner.sweep.parent import ARGV_TAG, open_parent
 
         typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
@@ -130,6 +137,7 @@ class Sweep:
     def parent(self) -> Any:
         """The sweep's run, once it is made; None where nothing is recorded or it could not be made."""
         if self._opening is not None:
+            self._may_open.set()
             self._opening.join()
         return self._parent
 
