@@ -7,16 +7,11 @@ import sys
 from omegaconf import DictConfig
 
 from runner.cli import run_command
-from runner.jobs import current_job, run_job
 from runner.schema import RunConfig
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
-    """Trains; a job of a multirun trains in a process of its own."""
-    job = current_job()
-    if job is not None:
-        run_job(job, "runner")
-        return
+    """Trains."""
     from runner.train import run
 
     run(config, composed)

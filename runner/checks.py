@@ -47,6 +47,7 @@ def check(config: RunConfig) -> None:
         _within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
+    _one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
     _check_batches(config)
 
 

@@ -15,12 +15,14 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner import paths
 from runner.config import convert
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
 from runner.schema import RunConfig
+from runner.sweep import launch, member, resume, state
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +44,13 @@ def run_command(command: Command) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printer
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.append(os.getcwd())  # noqa: PTH109 - a user's own builders, also under the console script
-    failures: list[Exception] = []
     sys.argv[1:] = free_axes(sys.argv[1:])
     try:
-        _hydra_main(command, failures)()
-        for failure in failures:
-            raise failure
+        return EXIT_DONE if _run(command) else EXIT_FAILED
     except Interrupted as interrupted:
         return 128 + interrupted.signum
     except KeyboardInterrupt:
-        print("interrupted before the run started", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe left, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for the interpreter's own last flush
@@ -60,7 +59,32 @@ def run_command(command: Command) -> int:
         return _report(" ".join(str(error).split()), EXIT_FAILED, wants_traceback)
     except Exception as error:  # ours or Hydra's own: what a command raises besides has been wrapped
         return _report(one_line(error), EXIT_REFUSED, wants_traceback)
-    return EXIT_DONE
+
+
+def _run(command: Command) -> bool:
+    """Runs the command, or a sweep of it to its end, however that comes.
+
+    Returns:
+      Whether a sweep's jobs all passed; True where there was none.
+    """
+    failures: list[Exception] = []
+    ended: BaseException | None = None
+    passed = True
+    member.join()
+    sys.argv[1:] = resume.expand(sys.argv[1:])
+    try:
+        _hydra_main(command, failures)()
+        for failure in failures:
+            raise failure
+    except BaseException as error:
+        ended = error
+        raise
+    finally:
+        if (sweep := state.started()) is not None:
+            from runner.sweep.report import finish
+
+            passed = finish(sweep, ended)
+    return passed
 
 
 def free_axes(arguments: list[str]) -> list[str]:
@@ -87,6 +111,9 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
 
     def task(composed: DictConfig) -> None:
         """Keeps an error for `run_command`; Hydra would print it in its own way."""
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            launch.run_foreign_job()
+            return
         folder = Path(HydraConfig.get().runtime.output_dir)
         try:
             command(convert(composed), composed)

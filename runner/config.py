@@ -42,13 +42,25 @@ def convert(composed: DictConfig) -> RunConfig:
                 allowed=f"groups are {', '.join(_GROUPS)}",
                 mend=did_you_mean(str(key), _GROUPS),
             )
-    typed = {name: _convert_group(name, composed) for name in _GROUPS}
+    typed = {name: convert_group(name, composed) for name in _GROUPS}
     config = RunConfig(**typed)
     checks.check(config)
     return config
 
 
-def _convert_group(name: str, composed: DictConfig) -> Any:
+def convert_group(name: str, composed: DictConfig) -> Any:
+    """Turns one group of the composed config into its dataclass.
+
+    Args:
+      name: of the group.
+      composed: what Hydra composed.
+
+    Returns:
+      The dataclass, of which types are checked and no more.
+
+    Raises:
+      ConfigError: an unknown key or a wrong type.
+    """
     node = composed.get(name)
     if node is None:
         raise refuse(name, None, allowed="every group needs an option", mend=f"leave {name} out to get the default")
@@ -142,6 +154,16 @@ def did_you_mean(word: str, known: Mapping[str, Any] | list[str]) -> str:
     """Returns the mend for a misspelt word: the nearest known one, else where to look."""
     close = get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
+
+
+def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
+    """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
+    content = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(content, dict)
+    for key in ("experiment", "sweep"):  # what made this config, not what it computes
+        content.pop(key, None)
+    content["mesh"]["axes"] = dict(config.mesh.axes)
+    return {str(key): value for key, value in content.items()}
 
 
 def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:

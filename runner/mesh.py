@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import cores
 from runner.errors import refuse
 from runner.schema import MeshConfig
 
@@ -140,7 +141,7 @@ def configure_dtensor(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
     if kind == "CPU":
         logical = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(physical[0], logical)
-        tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, (os.cpu_count() or 1) // count))
+        tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores.available() // count))
     elif len(physical) < count:
         raise refuse(
             "mesh.device",

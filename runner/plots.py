@@ -21,7 +21,7 @@ def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequenc
       train: (step, loss, accuracy) of logged windows.
       evals: (step, metrics) of evaluations.
     """
-    figure, (left, right) = _subplots(1, 2, figsize=(11, 4.2))
+    figure, (left, right) = subplots(1, 2, figsize=(11, 4.2))
     steps = [step for step, _, _ in train]
     for axes, index, name in ((left, 1, "loss"), (right, 2, "accuracy")):
         axes.plot(steps, [point[index] for point in train], color="#9db7d5", lw=1, label="train")
@@ -38,7 +38,7 @@ def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequenc
         axes.legend()
     if train and min(loss for _, loss, _ in train) > 0:
         left.set_yscale("log")
-    _save(figure, path)
+    save(figure, path)
 
 
 def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
     """
     count = len(matrix)
     size = min(14.0, 3.5 + 0.5 * count)
-    figure, axes = _subplots(1, 1, figsize=(size, size * 0.92))
+    figure, axes = subplots(1, 1, figsize=(size, size * 0.92))
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, fraction=0.046, label="share of the label's examples")
@@ -71,7 +71,7 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str]) -> None:
                         column, row, str(matrix[row, column]), ha="center", va="center", fontsize=8,
                         color="white" if dark else "black",
                     )  # fmt: skip
-    _save(figure, path)
+    save(figure, path)
 
 
 def sharding(path: Path, shape: Sequence[int], pieces: Mapping[int, Sequence[tuple[int, int]]], title: str) -> None:
@@ -83,7 +83,7 @@ def sharding(path: Path, shape: Sequence[int], pieces: Mapping[int, Sequence[tup
       pieces: device number -> (start, stop) of its piece in each dim.
       title: of the picture.
     """
-    figure, panels = _subplots(1, 2, figsize=(11, 4.6))
+    figure, panels = subplots(1, 2, figsize=(11, 4.6))
     names = ("example of the batch", "row of the image", "column of the image")
     for axes, (down, across) in zip(panels, ((0, 1), (1, 2)), strict=True):
         held: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = {}
@@ -94,7 +94,7 @@ def sharding(path: Path, shape: Sequence[int], pieces: Mapping[int, Sequence[tup
             _box(axes, (columns[0], rows[0]), size, devices, number)
         axes.set(xlim=(0, shape[across]), ylim=(shape[down], 0), xlabel=names[across], ylabel=names[down])
     figure.suptitle(title)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _box(axes: Any, corner: tuple[int, int], size: tuple[int, int], devices: Sequence[int], number: int) -> None:
@@ -107,7 +107,8 @@ def _box(axes: Any, corner: tuple[int, int], size: tuple[int, int], devices: Seq
     axes.text(corner[0] + size[0] / 2, corner[1] + size[1] / 2, label, ha="center", va="center", fontsize=9)
 
 
-def _subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Any, Any]:
+def subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Any, Any]:
+    """Returns a figure and its axes, drawn without a display; `figsize` is in inches."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -117,7 +118,8 @@ def _subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[An
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Writes a figure as PNG and lets go of it."""
     from matplotlib import pyplot as plt
 
     figure.savefig(path, dpi=110)

@@ -258,6 +258,25 @@ class TrackingConfig:
 
 
 @dataclass
+class SweepConfig:
+    """What a multirun does besides running its jobs; a single run does not look here.
+
+    Attributes:
+      name: of the sweep's own run; null: made of what varies.
+      metric: by which jobs are compared.
+      direction: of the metric: `maximize` or `minimize`.
+      resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
+      skip_finished: skips a job that a finished run covers: equal config, equal code.
+    """
+
+    name: str | None = None
+    metric: str = "eval/accuracy"
+    direction: str = "maximize"
+    resume: str | None = None
+    skip_finished: bool = False
+
+
+@dataclass
 class PlanConfig:
     """What the plan reckons times with.
 
@@ -283,4 +302,5 @@ class RunConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)

@@ -39,6 +39,11 @@ class StopRequest:
         if not self.deferred:
             raise Interrupted(signum)
 
+    @property
+    def requested(self) -> bool:
+        """Whether a signal came."""
+        return self._signum is not None
+
     def raise_if_requested(self) -> None:
         """Raises `Interrupted` if a signal came since the loop began."""
         if self._signum is not None:

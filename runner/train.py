@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -16,7 +15,7 @@ from rich.console import Console
 
 import runner.dataset
 from runner import feed, loop, mesh, plots
-from runner.config import flatten
+from runner.config import flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
@@ -27,10 +26,14 @@ from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.schema import RunConfig
 from runner.signals import StopRequest
+from runner.sweep import member
+from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.tracking import Status, Tracker, open_tracker
 from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
+
+_TOLD = ("sweep", "plan", "verify")  # groups that say nothing of a run
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -47,7 +50,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console = Console(highlight=False)
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    console.print(config_tree(content))
+    if member.membership() is None:  # a sweep says in a line what its jobs differ in
+        console.print(config_tree(content))
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
@@ -67,18 +71,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
             stop.deferred = True
-            result = loop.train(config, engine, data, tracker.log_metrics, display, stop)
+            log = member.reporting(tracker.log_metrics, folder)
+            result = loop.train(config, engine, data, log, display, stop)
             _record_result(config, engine, data, result, tracker, folder)
             console.print(result_table(_result_rows(config, result)))
-
-
-def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
-    content = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(content, dict)
-    content.pop("experiment", None)
-    content["mesh"]["axes"] = dict(config.mesh.axes)
-    return {str(key): value for key, value in content.items()}
 
 
 def open_run(config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "") -> Tracker:
@@ -91,12 +87,18 @@ def open_run(config: RunConfig, content: Mapping[str, object], command: str, pre
       prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
     """
     choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
-    name = config.tracking.run_name or "-".join(
-        [prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"]
-    )
-    tags = {f"runner.{group}": choice for group, choice in choices.items() if choice != "None"}
+    name = "-".join([prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
+    tags = {f"runner.{group}": choice for group, choice in choices.items() if group not in _TOLD and choice != "None"}
+    tags[CONFIG_TAG] = config_hash(content)
+    if not prefix:  # a training run, which can stand for another of the same config
+        tags[CODE_TAG] = code_version(config.model.target)
+    sweep = member.membership()
     return open_tracker(
-        config.tracking, run_name=name, params=dict(flatten(content)) | {"run.command": command}, tags=tags
+        config.tracking,
+        run_name=sweep.name if sweep else name,
+        params=dict(flatten(content)) | {"run.command": command},
+        tags=tags | (sweep.tags() if sweep else {}),
+        parent_run_id=sweep.parent() if sweep else None,
     )
 
 
@@ -143,6 +145,7 @@ def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker
         return []
     for path in write_files(plan, folder):
         tracker.log_artifact(path)
+    tracker.log_metrics(0, plan.metrics())
     return list(plan.warnings)
 
 

@@ -52,7 +52,7 @@ REFUSALS = [
     refusal("engine=jax engine.loop=devise", "engine.loop=devise", "auto, device, host", "did you mean device?"),
     refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),
     # Groups, options and keys that are not there.
-    refusal("mesh=batch9", "mesh=batch9", "options are batch2", "did you mean mesh=batch8?"),
+    refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
     refusal("nosuch=1", "nosuch=1", "groups are dataset, engine"),
@@ -305,7 +305,7 @@ def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: s
 def test_help_lists_groups_without_importing_anything_heavy(tmp_path: Path) -> None:
     done = _run(tmp_path, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "mesh: batch2, batch2_height2" in done.stdout
+    assert "mesh: batch1_model1, batch2, batch2_height2" in done.stdout
     assert "--multirun" in done.stdout
 
 

@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from runner.cli import run_command
-from runner.jobs import Job, current_job, run_job
 from runner.schema import RunConfig
+from runner.sweep import state
+from runner.sweep.jobs import Job
 
 _COLUMNS = 3  # plans side by side on a terminal
 
 
-class PlanCommand:
-    """Plans one config, or every job of a multirun in a process of its own.
+def _compare(jobs: Sequence[Job]) -> None:
+    """Prints the jobs' plans side by side and writes compare.md beside their folders."""
+    from runner.plan.compare import comparison
+    from runner.plan.files import table_markdown
+    from runner.plan.table import plan_console, rich_table
 
-    Attributes:
-      jobs: of the multirun, those that failed included.
-    """
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def __call__(self, config: RunConfig, composed: DictConfig) -> None:
-        """Writes and prints the plan; for a job of a multirun, prints where its plan is."""
-        job = current_job()
-        if job is None:
-            _plan(config, composed)
-            return
-        self.jobs.append(job)
-        run_job(job, "runner.plan", quiet=True)
-        print(f"job {job.number}: {' '.join(job.overrides)}: {job.folder / 'plan.md'}", flush=True)
-
-    def compare(self) -> None:
-        """Prints the jobs' plans side by side and writes compare.md beside their folders."""
-        from runner.plan.compare import comparison
-        from runner.plan.files import table_markdown
-        from runner.plan.table import plan_console, rich_table
-
-        console, path = plan_console(), self.jobs[0].folder.parent / "compare.md"
-        for start in range(0, len(self.jobs), _COLUMNS):
-            console.print(rich_table(comparison(self.jobs, slice(start, start + _COLUMNS)), console.width))
-        table = comparison(self.jobs)
-        path.write_text(f"# {table.title}\n\n{table_markdown(table)}\n")
-        console.print(f"written: {path}", soft_wrap=True, markup=False)
+    console, path = plan_console(), jobs[0].folder.parent / "compare.md"
+    for start in range(0, len(jobs), _COLUMNS):
+        console.print(rich_table(comparison(jobs, slice(start, start + _COLUMNS)), console.width))
+    table = comparison(jobs)
+    path.write_text(f"# {table.title}\n\n{table_markdown(table)}\n")
+    console.print(f"written: {path}", soft_wrap=True, markup=False)
 
 
-def _plan(config: RunConfig, composed: DictConfig) -> None:
+def command(config: RunConfig, composed: DictConfig) -> None:
+    """Writes and prints the plan."""
     from runner.logs import quiet_native_log
     from runner.plan.command import plan_config
     from runner.plan.files import write_files
@@ -66,10 +49,10 @@ def _plan(config: RunConfig, composed: DictConfig) -> None:
 
 def main() -> None:
     """Runs the command and exits with its code."""
-    command = PlanCommand()
     code = run_command(command)
-    if command.jobs:
-        command.compare()
+    sweep = state.started()
+    if sweep is not None and sweep.ledger.jobs:
+        _compare(sweep.ledger.jobs)
     sys.exit(code)
 
 

@@ -161,6 +161,12 @@ class Plan:
         """Returns the layers whose outputs take most of a device, largest first."""
         return sorted(self.layers, key=lambda layer: -layer.bytes_per_device)
 
+    def metrics(self) -> dict[str, float]:
+        """Returns figures by which runs are compared: what a device holds, and what it communicates in a step."""
+        held = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
+        moved = sum(each.bytes for each in self.traffic)
+        return {"plan/bytes_per_device": float(held), "plan/collective_bytes": float(moved)}
+
     def to_dict(self) -> dict[str, Any]:
         """Returns what plan.json holds."""
         return {"format": FORMAT, **asdict(self), "flops_per_device": self.flops_per_device}

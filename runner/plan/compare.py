@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.jobs import Job
 from runner.plan import rows
 from runner.plan.base import FORMAT
 from runner.plan.rates import PHASES
+from runner.sweep.jobs import Job
 
 
 def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:

@@ -33,7 +33,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
-    from runner.train import open_run, recorded, resolved
+    from runner.config import resolved
+    from runner.train import open_run, recorded
 
     console = plan_console()
     folder = Path(HydraConfig.get().runtime.output_dir)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.jobs import Job
 from runner.plan import compare, rows
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import colour
 from runner.plan.rates import rates
 from runner.plan.table import WIDTH, break_path, show
 from runner.schema import MeshConfig, PlanConfig
+from runner.sweep.jobs import Job
 from tests.plan import cases
 
 

@@ -1,0 +1,155 @@
+"""Takes the README's screenshots: `python -m benchmarks.screenshots [--sweep latest] [--out docs/images]`.
+
+Needs a recorded sweep (`python -m runner experiment=sweep_batch_size`), playwright and a Chromium of the system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from runner.paths import project_root
+from runner.schema import TrackingConfig
+from runner.sweep.parent import find, open_tracking
+from runner.tracking.location import default_uri, free_port
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+_COLOURS = 64  # of a saved picture; an interface has few
+_CLOSE = (1244, 36)  # the cross of the panel, which has no name
+_PATIENCE_MS = 90_000
+
+
+@contextmanager
+def served(uri: str, folder: Path) -> Iterator[str]:
+    """Runs `mlflow ui` on a store; yields its address."""
+    port = free_port(5100)
+    settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(port), "--workers", "1"]
+    with (folder / "ui.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=2).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline or process.poll() is not None:
+                    raise
+                time.sleep(0.3)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+@contextmanager
+def browser_page(width: int, height: int) -> Iterator[Any]:
+    """Yields a page of a headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if program is None:
+        raise SystemExit("no Chromium on this machine; install the system's package")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=_FLAGS)
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(_PATIENCE_MS)
+        yield page
+        browser.close()
+
+
+def close_assistant(page: Any) -> None:
+    """Closes the panel that MLflow opens on the right, where it is open."""
+    page.wait_for_timeout(4000)  # it comes late
+    if page.get_by_text("MLflow Assistant").count():
+        page.mouse.click(*_CLOSE)
+        page.wait_for_timeout(1000)
+
+
+def choose_metric(page: Any, name: str) -> None:
+    """Puts a metric in the place of the one that the comparison shows first, and leaves the command out."""
+    for word in ("run.command", "plan/bytes_per_device"):
+        chip = page.get_by_text(word, exact=True)
+        if chip.count():
+            edge = chip.first.bounding_box()
+            page.mouse.click(edge["x"] + edge["width"] + 13, edge["y"] + edge["height"] / 2)  # its cross
+            page.wait_for_timeout(300)
+    box = page.get_by_role("combobox").nth(1)
+    box.click()
+    box.type(name)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+
+
+def widen_names(page: Any) -> None:
+    """Drags the names' column wide enough for what varied."""
+    header = page.locator("[role=columnheader]", has_text="Run Name").last
+    edge = header.locator(".ag-header-cell-resize").first.bounding_box()
+    x, y = edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 110, y, steps=5)
+    page.mouse.up()
+
+
+def save(page: Any, path: Path) -> None:
+    """Writes what the page shows as a small PNG."""
+    page.wait_for_timeout(1500)  # charts fade in
+    close_assistant(page)
+    page.screenshot(path=path)
+    Image.open(path).convert("RGB").quantize(_COLOURS).save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
+
+
+def main() -> None:
+    """Takes the runs table, the comparison's charts, and one run's charts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweep", default="latest")
+    parser.add_argument("--out", type=Path, default=project_root() / "docs" / "images")
+    options = parser.parse_args()
+    store = open_tracking(TrackingConfig())
+    parent = find(store, options.sweep)
+    experiment = parent.info.experiment_id
+    wanted = f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
+    children = store.client.search_runs([experiment], wanted, order_by=["attributes.start_time ASC"])
+    options.out.mkdir(parents=True, exist_ok=True)
+    with served(default_uri(project_root()), options.out) as address, browser_page(1280, 720) as page:
+        view = "workflowType=machine_learning"
+        page.goto(f"{address}/#/experiments/{experiment}/runs?{view}")
+        page.get_by_text(parent.info.run_name, exact=True).first.wait_for()
+        expander = page.locator("[role=row]", has_text=parent.info.run_name).locator(
+            "button[aria-label*=xpand], button"
+        )
+        expander.first.click()
+        page.get_by_text(children[0].info.run_name, exact=True).first.wait_for()
+        save(page, options.out / "runs.png")
+        ids = ",".join(f'"{run.info.run_id}"' for run in children)
+        page.goto(f'{address}/#/compare-runs?runs=[{ids}]&experiments=["{experiment}"]&{view}')
+        page.locator(".js-plotly-plot").first.wait_for()
+        close_assistant(page)
+        choose_metric(page, "eval/accuracy")
+        save(page, options.out / "compare.png")
+        page.goto(f"{address}/#/experiments/{experiment}/runs/{children[0].info.run_id}/model-metrics?{view}")
+        page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()
+        close_assistant(page)
+        save(page, options.out / "charts.png")
+    (options.out / "ui.log").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

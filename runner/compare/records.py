@@ -1,0 +1,178 @@
+"""Runs as they are recorded, whether in MLflow or in a run's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from runner.config import flatten
+from runner.errors import ConfigError
+from runner.tracking.records import clean_params
+
+_PAGE = 1000
+_SUMMARY = {
+    "eval_accuracy": "eval/accuracy",
+    "eval_loss": "eval/loss",
+    "train_accuracy": "train/accuracy",
+    "train_loss": "train/loss",
+    "step_ms": "throughput/step_ms",
+}
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+}
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run.
+
+    Attributes:
+      run_id: its id; empty where nothing was recorded.
+      name: its name.
+      status: FINISHED, FAILED, KILLED or RUNNING.
+      params: the resolved config, flat.
+      metrics: the last value of each.
+      tags: of the run.
+      started: milliseconds since 1970.
+      seconds: wall time; NaN while it runs.
+    """
+
+    run_id: str
+    name: str
+    status: str
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    started: int = 0
+    seconds: float = math.nan
+
+
+def from_run(run: Any) -> RunRecord:
+    """Returns the record of an MLflow run."""
+    ended = run.info.end_time
+    return RunRecord(
+        run.info.run_id,
+        run.info.run_name or run.info.run_id[:8],
+        run.info.status,
+        dict(run.data.params),
+        dict(run.data.metrics),
+        dict(run.data.tags),
+        run.info.start_time or 0,
+        (ended - run.info.start_time) / 1000 if ended else math.nan,
+    )
+
+
+def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
+    """Returns the record of a run that only its folder tells of; None where it did not begin.
+
+    Args:
+      folder: holds `config.yaml`, and `summary.json` where the run finished.
+      name: the run's name.
+      status: as MLflow words it.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    except OSError:
+        return None
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+    except (OSError, ValueError):
+        summary = {}
+    metrics = {_SUMMARY[key]: float(value) for key, value in summary.items() if key in _SUMMARY}
+    return RunRecord("", name, status, clean_params(dict(flatten(content))), metrics)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs to compare; each given part must hold.
+
+    Attributes:
+      experiments: names; none: every one.
+      parent_run_id: the sweep whose jobs they are.
+      tags: `key=value`, or `key` alone for any value.
+      metrics: `name>0.9`, `name<=0.1`, or `name` alone for any value.
+      statuses: as FINISHED; none: every one.
+    """
+
+    experiments: Sequence[str] = ()
+    parent_run_id: str | None = None
+    tags: Sequence[str] = ()
+    metrics: Sequence[str] = ()
+    statuses: Sequence[str] = ()
+
+
+def load(client: Any, wanted: Filter) -> list[RunRecord]:
+    """Returns the runs that pass a filter, oldest first; the parents of sweeps are left out.
+
+    Args:
+      client: an `mlflow.MlflowClient`.
+      wanted: the filter.
+
+    Raises:
+      ConfigError: an experiment that is not there, or a filter that can't be read.
+    """
+    tests = [_tag_test(one) for one in wanted.tags] + [_metric_test(one) for one in wanted.metrics]
+    text = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'" if wanted.parent_run_id else ""
+    found: list[RunRecord] = []
+    token = None
+    where = _experiment_ids(client, wanted.experiments)
+    while where:
+        page = client.search_runs(
+            where, filter_string=text, max_results=_PAGE, order_by=["attributes.start_time ASC"], page_token=token
+        )
+        found += [from_run(run) for run in page if run.data.tags.get("runner.kind") != "sweep"]
+        token = page.token
+        if not token:
+            break
+    return [
+        record
+        for record in found
+        if (not wanted.statuses or record.status in wanted.statuses) and all(test(record) for test in tests)
+    ]
+
+
+def history(client: Any, run_id: str, metric: str) -> list[tuple[int, float]]:
+    """Returns a metric's points as (step, value), by step."""
+    return sorted((point.step, point.value) for point in client.get_metric_history(run_id, metric))
+
+
+def _experiment_ids(client: Any, names: Sequence[str]) -> list[str]:
+    there = {one.name: one.experiment_id for one in client.search_experiments()}
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"--experiment {name} is refused: experiments are {', '.join(sorted(there))}")
+    return [there[name] for name in names] if names else list(there.values())
+
+
+def _tag_test(text: str) -> Callable[[RunRecord], bool]:
+    key, equals, value = text.partition("=")
+    if equals:
+        return lambda record: record.tags.get(key, record.params.get(key)) == value
+    return lambda record: key in record.tags
+
+
+def _metric_test(text: str) -> Callable[[RunRecord], bool]:
+    match = re.fullmatch(r"([^<>=]+?)\s*(?:(>=|<=|>|<|=)\s*(\S+))?", text.strip())
+    if match is None:
+        raise ConfigError(f"--metric {text!r} is refused: write a name, or as 'eval/accuracy>0.9'")
+    name, sign, bound = match.groups()
+    if sign is None:
+        return lambda record: name in record.metrics
+    try:
+        limit = float(bound)
+    except ValueError as error:
+        raise ConfigError(f"--metric {text!r} is refused: {bound} is not a number") from error
+    compare = _COMPARISONS[sign]
+    return lambda record: name in record.metrics and compare(record.metrics[name], limit)

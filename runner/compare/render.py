@@ -1,0 +1,133 @@
+"""A comparison as a table: on the terminal, as CSV, as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runner.compare.lines import Line, Stat
+from runner.sweep.jobs import short_keys, short_value
+
+_STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "skipped": "cyan"}
+_WIDTH = 160  # of a pipe or a file
+_SHORT = {
+    "eval/accuracy": "test accuracy",
+    "eval/loss": "test loss",
+    "throughput/step_ms": "step ms",
+    "throughput/examples_per_second": "examples/s",
+    "plan/bytes_per_device": "bytes/device",
+    "plan/collective_bytes": "moved/step",
+    "sweep/scaling_efficiency": "efficiency",
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of text.
+
+    Attributes:
+      titles: of the columns.
+      rows: a cell a column.
+      numeric: columns that are set to the right.
+      best: the row that is marked; null: none.
+    """
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    best: int | None = None
+
+
+def sheet_of(
+    lines: Sequence[Line],
+    metrics: Sequence[str],
+    *,
+    lead: Mapping[str, Sequence[str]] | None = None,
+    extra: Mapping[str, Sequence[str]] | None = None,
+) -> Sheet:
+    """Returns the table of a comparison.
+
+    Args:
+      lines: in order.
+      metrics: columns, where any line has them.
+      lead: columns before the keys, title to a cell a line.
+      extra: columns after the keys, likewise.
+    """
+    lead, extra = lead or {}, extra or {}
+    keys = list(dict.fromkeys(key for line in lines for key in line.values))
+    shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
+    folded = any(len(line.records) > 1 for line in lines)
+    names = [_SHORT.get(metric, metric) for metric in shown]
+    titles = [*lead, *short_keys(keys).values(), *extra, *(["runs"] if folded else []), *names]
+    rows = []
+    for index, line in enumerate(lines):
+        cells = [column[index] for column in lead.values()]
+        cells += [short_value(line.values.get(key, "")) for key in keys]
+        cells += [column[index] for column in extra.values()]
+        cells += [str(len(line.records))] if folded else []
+        rows.append((*cells, *(show(line.metrics.get(metric)) for metric in shown)))
+    first = len(lead) + len(keys) + len(extra)
+    return Sheet(tuple(titles), tuple(rows), frozenset(range(first, len(titles))))
+
+
+def show(found: Stat | None) -> str:
+    """Returns a metric in a cell, with its deviation where several runs have it.
+
+    >>> show(Stat(0.91234)), show(Stat(0.5, 0.01, 3)), show(None)
+    ('0.9123', '0.5000 ± 0.0100', '')
+    """
+    if found is None:
+        return ""
+    return _number(found.mean) + (f" ± {_number(found.deviation)}" if found.count > 1 else "")
+
+
+def _number(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    if number == int(number) and (abs(number) >= 1000 or not number):
+        return f"{int(number):,}"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}" if abs(number) >= 10 else f"{number:.4f}"
+
+
+def console() -> Console:
+    """Returns a console that a table fits on where no terminal says how wide it is."""
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=_WIDTH)
+
+
+def rich_table(sheet: Sheet, title: str) -> Table:
+    """Returns the table for a terminal."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, name in enumerate(sheet.titles):
+        table.add_column(name, justify="right" if index in sheet.numeric else "left", overflow="fold")
+    for index, row in enumerate(sheet.rows):
+        cells = [Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row]
+        table.add_row(*cells, style="bold" if index == sheet.best else "")
+    return table
+
+
+def to_csv(sheet: Sheet) -> str:
+    """Returns the table as CSV, with a header."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([sheet.titles, *sheet.rows])
+    return out.getvalue()
+
+
+def to_markdown(sheet: Sheet) -> str:
+    """Returns the table as Markdown; the best row is bold."""
+
+    def row(cells: Sequence[str], *, bold: bool = False) -> str:
+        safe = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+        return "| " + " | ".join(f"**{cell}**" if bold and cell else cell for cell in safe) + " |"
+
+    rule = ["---:" if index in sheet.numeric else "---" for index in range(len(sheet.titles))]
+    lines = [row(sheet.titles), row(rule)]
+    lines += [row(cells, bold=index == sheet.best) for index, cells in enumerate(sheet.rows)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,41 @@
+"""Hydra's callback: makes the sweep's run before any job, and tells a job on another machine of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
+from hydra.types import TaskFunction
+from omegaconf import DictConfig
+
+from runner.sweep import state
+
+
+class SweepCallback(Callback):
+    """Starts the sweep of a multirun. Launchers send it along to where they run a job, with what it knows by then.
+
+    The sweep's end is not here: Hydra leaves out `on_multirun_end` when a job failed.
+    """
+
+    def __init__(self) -> None:
+        self._shared: state.Shared | None = None
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Makes the parent run."""
+        del kwargs
+        state.begin(config)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Takes along what the sweep knows by the time that a launcher sends its jobs away."""
+        sweep = state.started()
+        return {"_shared": sweep.shared() if sweep is not None else self._shared}
+
+    def on_job_start(self, config: DictConfig, *, task_function: TaskFunction, **kwargs: Any) -> None:
+        """Tells the process of a foreign launcher's job which sweep it is of."""
+        del config, task_function, kwargs
+        if self._shared is not None and state.started() is None:
+            state.adopt(self._shared)
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Has nothing to add: a job leaves its outcome in its folder."""

@@ -1,0 +1,88 @@
+"""When two runs are the same: equal configs, as far as they change what is computed, under equal code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from runner import paths
+from runner.config import flatten
+
+CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
+_LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy")
+_OTHER_PARTS = ("sweep", "compare", "conf")  # parts of the package that no run computes with
+_BESIDE = ("tracking", "sweep", "plan", "verify")
+# Keys that say where, how fast or how visibly, not what.
+_NO_MATTER = frozenset(
+    {
+        "engine.intra_op_threads",
+        "dataset.data_dir",
+        "dataset.download",
+        "dataset.mirror",
+        "dataset.prefetch",
+        "trainer.progress",
+        "trainer.verify_first",
+    }
+)
+
+
+def config_hash(content: Mapping[str, object]) -> str:
+    """Returns a digest of what a resolved config computes.
+
+    Args:
+      content: nested, plain values; where it is recorded, and what its sweep does, don't count.
+    """
+    leaves = {key: value for key, value in flatten(content) if key not in _NO_MATTER}
+    counted = {key: value for key, value in leaves.items() if key.split(".")[0] not in _BESIDE}
+    return _digest(json.dumps(counted, sort_keys=True, default=str).encode())
+
+
+def code_version(target: str) -> str:
+    """Returns a digest of the code that a run computes with: this package, the libraries, the model's builder.
+
+    A commit would not do: a working tree may have changed since, and an installed package has none.
+
+    Args:
+      target: the builder's import path.
+    """
+    return _digest(_package_digest().encode() + _builder_source(target))
+
+
+@cache
+def _package_digest() -> str:
+    root = Path(paths.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        inner = path.relative_to(root)
+        if inner.parts[0] not in _OTHER_PARTS:
+            digest.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
+    for name in _LIBRARIES:
+        digest.update(f"{name}=={_version(name)}".encode())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _builder_source(target: str) -> bytes:
+    module = target.rpartition(".")[0]
+    if not module or module.split(".")[0] == "runner":
+        return b""
+    try:
+        spec = importlib.util.find_spec(module)
+        return Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
+    except (ImportError, OSError, ValueError):
+        return b""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:20]

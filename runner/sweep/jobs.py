@@ -1,0 +1,140 @@
+"""What a sweep runs, and how each of it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
+GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
+OUTCOME_FILE = "job.json"
+_LONGEST_NUMBER = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a sweep.
+
+    Attributes:
+      number: its place in the sweep, from 0.
+      overrides: its own command line, without what concerns Hydra or the sweep.
+      folder: where it writes.
+      varied: those keys that the sweep varies, with this job's values.
+    """
+
+    number: int
+    overrides: tuple[str, ...]
+    folder: Path
+    varied: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other jobs, as `batch_size=64,mesh=batch8`."""
+        return varied_name(self.varied) or f"job {self.number}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+      status: in a word.
+      exit_code: of its process; null where none ran to its end.
+      seconds: wall time of the process.
+      note: why it did not pass, in a line.
+    """
+
+    status: JobStatus
+    exit_code: int | None = None
+    seconds: float = 0.0
+    note: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Leaves the outcome in the job's folder, where a sweep finds it whatever machine the job ran on."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / OUTCOME_FILE).write_text(json.dumps(asdict(self)) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> Outcome | None:
+        """Returns the outcome that lies in a job's folder; None where the job did not end."""
+        try:
+            return Outcome(**json.loads((folder / OUTCOME_FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+@dataclass
+class Ledger:
+    """The jobs of a sweep in order, with the outcomes known so far."""
+
+    jobs: list[Job] = field(default_factory=list)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+    def add(self, job: Job, outcome: Outcome | None = None) -> None:
+        """Takes a job, one that will not run with its outcome."""
+        self.jobs.append(job)
+        if outcome is not None:
+            self.outcomes[job.number] = outcome
+
+    def rows(self) -> list[tuple[Job, Outcome]]:
+        """Returns every job with its outcome; one that has none did not run."""
+        return [(job, self.outcome(job)) for job in self.jobs]
+
+    def outcome(self, job: Job) -> Outcome:
+        """Returns a job's outcome: the one given here, else the one in its folder."""
+        return self.outcomes.get(job.number) or Outcome.read(job.folder) or Outcome("not run")
+
+
+def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
+    """Returns the outcome that an exit code stands for; a negative one is a signal's number.
+
+    >>> outcome_of(-9, 1.0, "").note
+    'ended by signal 9'
+    """
+    if exit_code == 0:
+        return Outcome("passed", 0, seconds)
+    if exit_code == 2:
+        return Outcome("refused", 2, seconds, error)
+    signum = -exit_code if exit_code < 0 else exit_code - 128
+    if signum in (2, 9, 15):
+        return Outcome("killed", exit_code, seconds, f"ended by signal {signum}")
+    if signum > 0:
+        return Outcome("failed", exit_code, seconds, f"the process was aborted by signal {signum}")
+    return Outcome("failed", exit_code, seconds, error or f"exit code {exit_code}")
+
+
+def varied_name(varied: Mapping[str, str]) -> str:
+    """Returns the short name of what varies: the last word of each key, more of it where two are alike.
+
+    >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
+    'batch_size=64,mesh=batch8'
+    >>> varied_name({"mesh.axes.batch": "2", "layout.batch": "x"})
+    'axes.batch=2,layout.batch=x'
+    """
+    return ",".join(f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items())
+
+
+def short_value(value: str) -> str:
+    """Returns a drawn number with as many digits as a person reads."""
+    if len(value) <= _LONGEST_NUMBER:
+        return value
+    try:
+        return f"{float(value):.4g}"
+    except ValueError:
+        return value
+
+
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Returns a short form of each dotted key, by which it can still be told from the others."""
+    short: dict[str, str] = {}
+    for key in keys:
+        parts = key.lstrip("+").split(".")
+        for count in range(1, len(parts) + 1):
+            short[key] = ".".join(parts[-count:])
+            others = (other.lstrip("+").split(".")[-count:] for other in keys if other != key)
+            if all(other != parts[-count:] for other in others):
+                break
+    return short

@@ -1,0 +1,123 @@
+"""A job's own side of a sweep: what the launcher tells it through the environment."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from runner.errors import TrackingError
+from runner.sweep.jobs import varied_name
+
+_VARIABLE = "RUNNER_SWEEP_JOB"
+LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it
+_PR_SET_PDEATHSIG = 1
+_PARENT_S = 180.0
+VALUES_FILE = "values.jsonl"
+LogPoints = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a job knows of the sweep that it belongs to.
+
+    Attributes:
+      parent_run_id: the sweep's run; null where it is in the file, or nothing is recorded.
+      parent_file: where the launcher writes the run's id as soon as it has one; null: nowhere.
+      job: its number in the sweep.
+      varied: what varies, with this job's values.
+      report: metric whose values it writes to a file as they come, for a search that prunes; null: none.
+    """
+
+    parent_run_id: str | None
+    job: int
+    varied: dict[str, str] = field(default_factory=dict)
+    report: str | None = None
+    parent_file: str | None = None
+
+    def parent(self) -> str | None:
+        """Returns the id of the sweep's run, which the launcher may still be making.
+
+        Raises:
+          TrackingError: it could not be made.
+        """
+        if self.parent_file is None:
+            return self.parent_run_id
+        path, deadline = Path(self.parent_file), time.monotonic() + _PARENT_S
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise TrackingError(f"the sweep's run was not made within {_PARENT_S:.0f} s; start the sweep again")
+            time.sleep(0.05)
+        told = json.loads(path.read_text())
+        if "error" in told:
+            raise TrackingError(told["error"])
+        return str(told["run_id"])
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return varied_name(self.varied) or f"job {self.job}"
+
+    def tags(self) -> dict[str, str]:
+        """Returns the tags that say what varied."""
+        tags = {"runner.sweep.job": str(self.job), "runner.varied": varied_name(self.varied)}
+        return tags | {f"varied.{key.lstrip('+')}": value for key, value in self.varied.items()}
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variable that hands this to a process."""
+        return {_VARIABLE: json.dumps(asdict(self))}
+
+
+_joined: list[Membership] = []
+
+
+def join() -> None:
+    """Reads, once, what the launcher said, and ends with it: a job whose launcher was killed gets a SIGTERM."""
+    said = os.environ.pop(_VARIABLE, "")  # not for processes that this one starts
+    pid = os.environ.pop(LAUNCHER_VARIABLE, "")
+    if said:
+        _joined[:] = [Membership(**json.loads(said))]
+    if sys.platform == "linux" and pid:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(pid):  # it ended before the line above
+            sys.exit(128 + signal.SIGTERM)
+
+
+def membership() -> Membership | None:
+    """Returns what this process knows of its sweep; None for a run of its own."""
+    return _joined[0] if _joined else None
+
+
+def write_parent(path: Path, **told: str) -> None:
+    """Writes what `Membership.parent` reads, all at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(told))
+    part.replace(path)
+
+
+def reporting(log: LogPoints, folder: Path) -> LogPoints:
+    """Returns a log function that also writes the metric that the sweep asked for into the job's folder.
+
+    Args:
+      log: takes (step, points).
+      folder: the job's.
+    """
+    member = membership()
+    if member is None or member.report is None:
+        return log
+    metric, path = member.report, folder / VALUES_FILE
+
+    def log_and_report(step: int, values: Mapping[str, float]) -> None:
+        log(step, values)
+        if metric in values:
+            with path.open("a") as file:
+                file.write(json.dumps({"step": step, "value": float(values[metric])}) + "\n")
+
+    return log_and_report

@@ -1,0 +1,184 @@
+"""The sweep's own run in MLflow: made before the first job, finished however the sweep ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.errors import ConfigError, TrackingError
+from runner.paths import project_root
+from runner.schema import TrackingConfig
+from runner.sweep.identity import CODE_TAG, CONFIG_TAG
+from runner.tracking import start
+from runner.tracking.base import Status
+from runner.tracking.dead import NOTE, mark_dead_runs
+from runner.tracking.location import absolute, default_uri, ui_lines
+from runner.tracking.mlflow_import import warn
+from runner.tracking.records import TAG_LIMIT, cut
+from runner.tracking.store import Store, open_store
+from runner.tracking.writer import reason
+
+KIND_TAG, ARGV_TAG = "runner.kind", "runner.sweep.argv"
+LATEST = "latest"
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Parent:
+    """An open parent run.
+
+    Attributes:
+      store: where it is.
+      run_id: its id.
+    """
+
+    store: Store
+    run_id: str
+
+    def children(self) -> list[Any]:
+        """Returns the runs of the sweep's jobs, newest first."""
+        found = self.store.client.search_runs(
+            [self.store.experiment_id],
+            filter_string=f"tags.mlflow.parentRunId = '{self.run_id}'",
+            max_results=_PAGE,
+        )
+        return list(found)
+
+    def covered(self, code: str) -> dict[str, Any]:
+        """Returns every finished run of the experiment under this code, by the hash of its config."""
+        runs = self.store.client.search_runs(
+            [self.store.experiment_id],
+            filter_string=f"attributes.status = 'FINISHED' AND tags.`{CODE_TAG}` = '{code}'",
+            max_results=_PAGE,
+        )
+        return {run.data.tags[CONFIG_TAG]: run for run in reversed(list(runs)) if CONFIG_TAG in run.data.tags}
+
+    def mark_killed(self, notes: Mapping[str, str]) -> None:
+        """Marks children that still say RUNNING although their job has ended.
+
+        Args:
+          notes: job number to why it ended, of the jobs that have.
+        """
+        mark_dead_runs(self.store, lambda _line: None)
+        for run in self.children():
+            number = run.data.tags.get("runner.sweep.job", "")
+            if run.info.status == "RUNNING" and number in notes:
+                self.store.client.set_tag(run.info.run_id, NOTE, f"ended without a word: {notes[number]}")
+                self.store.client.set_terminated(run.info.run_id, "KILLED")
+
+    def tag_child(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Sets tags of one of the sweep's runs."""
+        for key, value in tags.items():
+            self.store.client.set_tag(run_id, key, cut(value, TAG_LIMIT))
+
+    def measure_child(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Logs figures of one of the sweep's runs that only the sweep knows."""
+        for key, value in metrics.items():
+            self.store.client.log_metric(run_id, key, value)
+
+    def finish(
+        self, status: Status, tags: Mapping[str, str], metrics: Mapping[str, float], files: Sequence[Path]
+    ) -> None:
+        """Stores what came out and the status; trouble is a line on stderr."""
+        client = self.store.client
+        try:
+            for path in files:
+                client.log_artifact(self.run_id, str(path), "sweep")
+            for key, value in metrics.items():
+                client.log_metric(self.run_id, key, value)
+            self.tag_child(self.run_id, tags)
+        except Exception as error:
+            warn(f"the sweep's results are not all stored: {reason(error)}")
+        for attempt in range(3):
+            try:
+                client.set_terminated(self.run_id, status)
+                return
+            except Exception as error:
+                warn(f"the sweep's status is not stored: {reason(error)}")
+                time.sleep(attempt)
+
+    def describe(self) -> list[str]:
+        """Returns where the sweep can be looked at."""
+        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id)
+
+
+def open_parent(
+    config: TrackingConfig, *, name: str, params: Mapping[str, object], tags: Mapping[str, str], resume: str | None
+) -> Parent:
+    """Makes the sweep's run, or takes one up again.
+
+    Args:
+      config: the `tracking` group.
+      name: the run's name.
+      params: of the sweep: what varies, and over what.
+      tags: more tags.
+      resume: the run to take up again.
+
+    Returns:
+      The open run, whose status is RUNNING.
+
+    Raises:
+      TrackingError: the store can't be used.
+    """
+    store = open_tracking(config)
+    with contextlib.suppress(Exception):  # housekeeping must not stop a sweep
+        mark_dead_runs(store, warn)
+    spec = start.RunSpec(name, params, {**tags, KIND_TAG: "sweep", **config.tags}, None)
+    if resume is None:
+        return Parent(store, start.create(store, spec, project_root()))
+    store = replace(store, experiment_id=start.resume(store, resume, replace(spec, params={})))
+    return Parent(store, resume)
+
+
+def open_tracking(config: TrackingConfig) -> Store:
+    """Opens the store that the `tracking` group names.
+
+    Raises:
+      TrackingError: it can't be used.
+    """
+    return open_store(absolute(config.uri) if config.uri else default_uri(project_root()), config.experiment)
+
+
+def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Any:
+    """Finds a sweep's run.
+
+    Args:
+      store: where.
+      which: a run id, the start of one, a run name, or `latest`.
+      experiments: ids of the experiments to look in; none: all of them.
+
+    Returns:
+      The run.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    where = list(experiments) or [one.experiment_id for one in store.client.search_experiments()]
+    runs = store.client.search_runs(
+        where,
+        filter_string=f"tags.`{KIND_TAG}` = 'sweep'",
+        max_results=_PAGE,
+        order_by=["attributes.start_time DESC"],
+    )
+    for run in runs:
+        if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
+            return run
+    known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in list(runs)[:3]) or "none yet"
+    raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")
+
+
+def recorded_arguments(run: Any) -> list[str]:
+    """Returns the command line that a sweep was started with.
+
+    Raises:
+      TrackingError: it was too long to be recorded.
+    """
+    try:
+        return [str(one) for one in json.loads(run.data.tags.get(ARGV_TAG, ""))]
+    except ValueError as error:
+        raise TrackingError(f"sweep {run.info.run_id} has no readable command line; type it again in full") from error

@@ -1,0 +1,224 @@
+"""What a sweep leaves behind: the table, the plots, the best job, and a parent run whose status is true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runner.compare import plots, render
+from runner.compare.lines import make_lines
+from runner.compare.records import RunRecord, from_folder, from_run, history
+from runner.errors import Interrupted
+from runner.sweep import scaling
+from runner.sweep.jobs import GOOD
+from runner.sweep.scaling import Entry
+from runner.sweep.state import Sweep
+from runner.tracking.base import Status
+from runner.tracking.mlflow_import import warn
+from runner.tracking.writer import reason
+
+_METRICS = ("eval/accuracy", "eval/loss")
+_CURVES = ("eval/loss", "train/loss")
+_MOST_TICKS = 12  # values of a key that a heat map names
+
+
+def finish(sweep: Sweep, error: BaseException | None) -> bool:
+    """Ends a sweep: tells what happened, and stores it.
+
+    Args:
+      sweep: started; its jobs have ended, or never began.
+      error: what broke the sweep off; None where every job had its turn.
+
+    Returns:
+      Whether every job passed.
+    """
+    sweep.stop.deferred = True  # a signal now would leave the parent half told
+    try:
+        entries = _entries(sweep)
+        good = error is None and all(entry.outcome.status in GOOD for entry in entries)
+        best = best_of(entries, sweep.settings.metric, sweep.settings.direction)
+        sheet = table(entries, sweep.settings.metric, best)
+        noted = _with_column(sheet, "note", [entry.outcome.note for entry in entries])
+        files = _write(sweep, entries, noted) if entries else []
+        if entries:
+            _show(sweep.name, entries, sheet)
+        if sweep.parent is not None:
+            status: Status = "FINISHED" if good else "KILLED" if _is_interruption(error) else "FAILED"
+            _store(sweep, entries, best, files, status)
+        elif files:
+            print(f"table and plots: {sweep.folder}")
+        return good
+    finally:
+        sweep.stop.__exit__(None, None, None)
+
+
+def _is_interruption(error: BaseException | None) -> bool:
+    return isinstance(error, Interrupted | KeyboardInterrupt)
+
+
+def _entries(sweep: Sweep) -> list[Entry]:
+    rows = sweep.ledger.rows()
+    records: dict[int, RunRecord] = {number: from_run(run) for number, run in sweep.before.items()}
+    if sweep.parent is not None:
+        try:
+            sweep.parent.mark_killed({str(job.number): outcome.note or outcome.status for job, outcome in rows})
+            for run in sweep.parent.children():  # newest first: a job that ran again counts as it is now
+                records.setdefault(int(run.data.tags.get("runner.sweep.job", -1)), from_run(run))
+        except Exception as error:  # the table is worth having without
+            warn(f"the jobs' runs could not be read: {reason(error)}")
+    entries = []
+    for job, outcome in rows:
+        record = records.get(job.number)
+        if record is None and sweep.parent is None:
+            record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
+        entries.append(Entry(job, outcome, None if outcome.status in ("not run", "refused") else record))
+    return scaling.with_efficiency(entries)
+
+
+def best_of(entries: Sequence[Entry], metric: str, direction: str) -> Entry | None:
+    """Returns the job that passed with the best value of a metric; NaN is never best."""
+    values = [
+        (entry.record.metrics[metric], entry)
+        for entry in entries
+        if entry.outcome.status in ("passed", "skipped")
+        and entry.record is not None
+        and math.isfinite(entry.record.metrics.get(metric, math.nan))
+    ]
+    chosen = (max if direction == "maximize" else min)(values, key=lambda pair: pair[0], default=None)
+    return chosen[1] if chosen else None
+
+
+def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.Sheet:
+    """Returns the sweep's table, jobs in order."""
+    batches_vary = any("dataset.batch_size" in entry.job.varied for entry in entries)
+    speed = "throughput/examples_per_second" if batches_vary else "throughput/step_ms"
+    metrics = list(dict.fromkeys((metric, *_METRICS, speed, *_layout_metrics(entries))))
+    sheet = render.sheet_of(
+        [entry.line() for entry in entries],
+        metrics,
+        lead={"job": [str(entry.job.number) for entry in entries]},
+        extra={
+            "status": [entry.outcome.status for entry in entries],
+            "seconds": [f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "" for entry in entries],
+        },
+    )
+    verified = [entry.record.tags.get("runner.verified", "") if entry.record else "" for entry in entries]
+    if any(verified):
+        sheet = _with_column(sheet, "verified", [{"true": "yes", "false": "NO"}.get(one, "") for one in verified])
+    return replace(sheet, best=next((index for index, entry in enumerate(entries) if entry is best), None))
+
+
+def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> render.Sheet:
+    rows = tuple((*row, cell) for row, cell in zip(sheet.rows, cells, strict=True))
+    return replace(sheet, titles=(*sheet.titles, title), rows=rows)
+
+
+def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
+    """Names what a run may record of its layout, where any did."""
+    names = sorted({name for entry in entries if entry.record for name in entry.record.metrics})
+    if not any(key.split(".")[0] in ("mesh", "layout") for entry in entries for key in entry.job.varied):
+        return []
+    return [name for name in names if name.startswith(("plan/", scaling.EFFICIENCY))]
+
+
+def _show(name: str, entries: Sequence[Entry], sheet: render.Sheet) -> None:
+    render.console().print(render.rich_table(sheet, f"\n{name}"))
+    for entry in entries:
+        if entry.outcome.note and entry.outcome.status not in ("skipped", "pruned"):
+            print(f"job {entry.job.number}, {entry.job.name}: {entry.outcome.status}: {entry.outcome.note}")
+    print(_counts(entries), flush=True)
+
+
+def _counts(entries: Sequence[Entry]) -> str:
+    counts: dict[str, int] = {}
+    for entry in entries:
+        counts[entry.outcome.status] = counts.get(entry.outcome.status, 0) + 1
+    return f"{len(entries)} jobs: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def _write(sweep: Sweep, entries: Sequence[Entry], sheet: render.Sheet) -> list[Path]:
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in (("table.csv", render.to_csv(sheet)), ("table.md", render.to_markdown(sheet))):
+        (sweep.folder / name).write_text(text)
+        written.append(sweep.folder / name)
+    try:
+        written += _plots(sweep, entries)
+    except Exception as error:  # a picture is not worth a sweep
+        warn(f"a plot could not be drawn: {type(error).__name__}: {error}")
+    return written
+
+
+def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
+    metric, written = sweep.settings.metric, []
+    done = [entry for entry in entries if entry.record is not None and metric in entry.record.metrics]
+    keys = [key.lstrip("+") for key in sweep.varied]
+    records = [_named(entry) for entry in done]
+    lines = make_lines(records, keys)
+    for key in keys if len(done) > 1 else []:
+        path = sweep.folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
+        plots.against(path, metric, key, lines)
+        written.append(path)
+    if (
+        len(keys) == 2
+        and len(done) > 1
+        and all(len({line.values[key] for line in lines}) <= _MOST_TICKS for key in keys)
+    ):
+        path = sweep.folder / f"{metric.replace('/', '_')}_heat.png"
+        plots.heat(path, metric, (keys[0], keys[1]), lines)
+        written.append(path)
+    return written + _curves(sweep, entries)
+
+
+def _named(entry: Entry) -> RunRecord:
+    """Returns the job's record with what varied as tags, which a record from a folder or a skipped run lacks."""
+    assert entry.record is not None
+    return replace(entry.record, tags={f"varied.{key}": value for key, value in entry.job.varied.items()})
+
+
+def _curves(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
+    written = []
+    for metric in _CURVES if sweep.parent is not None else ():
+        client: Any = sweep.parent.store.client
+        found = {
+            entry.job.name: history(client, entry.record.run_id, metric)
+            for entry in entries
+            if entry.record is not None and metric in entry.record.metrics
+        }
+        if found:
+            path = sweep.folder / f"{metric.replace('/', '_')}_curves.png"
+            plots.curves(path, metric, found)
+            written.append(path)
+    return written
+
+
+def _store(sweep: Sweep, entries: Sequence[Entry], best: Entry | None, files: Sequence[Path], status: Status) -> None:
+    tags = {"runner.sweep.result": _counts(entries)}
+    missing = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
+    tags["runner.sweep.not_run"] = "; ".join(missing)
+    metrics = {f"sweep/{name}": float(count) for name, count in _totals(entries).items()}
+    if best is not None and best.record is not None:
+        metric = sweep.settings.metric
+        tags |= {"runner.sweep.best": best.job.name, "runner.sweep.best_run_id": best.record.run_id}
+        metrics[f"best/{metric}"] = best.record.metrics[metric]
+    for entry in entries:
+        if entry.record is None:
+            continue
+        if entry.outcome.status == "pruned":
+            sweep.parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
+        if scaling.EFFICIENCY in entry.record.metrics:
+            sweep.parent.measure_child(
+                entry.record.run_id, {scaling.EFFICIENCY: entry.record.metrics[scaling.EFFICIENCY]}
+            )
+    sweep.parent.finish(status, tags, metrics, files)
+    for line in sweep.parent.describe():
+        print(line.replace("run: ", "sweep: ", 1) if line.startswith("run: ") else line)
+
+
+def _totals(entries: Sequence[Entry]) -> dict[str, int]:
+    good = sum(entry.outcome.status in GOOD for entry in entries)
+    waiting = sum(entry.outcome.status == "not run" for entry in entries)
+    return {"passed": good, "failed": len(entries) - good - waiting, "not_run": waiting}

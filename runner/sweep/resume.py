@@ -1,0 +1,74 @@
+"""`sweep.resume=<parent|latest>`: the recorded command line again, without the jobs that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from runner import paths
+from runner.errors import ConfigError
+from runner.schema import TrackingConfig
+
+_KEY = "sweep.resume"
+_MULTIRUN = ("-m", "--multirun")
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Returns the command line with what the sweep that it resumes was started with.
+
+    A key that is typed again wins over the recorded one.
+
+    Args:
+      arguments: as typed, without the program.
+
+    Raises:
+      ConfigError: there is no such sweep.
+      TrackingError: the store can't be used.
+    """
+    wanted = [one.partition("=")[2] for one in arguments if one.lstrip("+").partition("=")[0] == _KEY]
+    if not wanted or wanted[-1] in ("", "null"):
+        return list(arguments)
+    from runner.sweep import parent
+
+    typed = [one for one in arguments if key_of(one) != _KEY and one not in _MULTIRUN]
+    config = _tracking([one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")])
+    if config.name == "none":
+        raise ConfigError(f"{_KEY}={wanted[-1]} is refused: tracking=none keeps no sweep; drop one of the two")
+    store = parent.open_tracking(config)
+    named = any(key_of(one) in ("tracking.experiment", "experiment") for one in typed)
+    run = parent.find(store, wanted[-1], [store.experiment_id] if named else [])
+    keys = {key_of(one) for one in typed}
+    recorded = [one for one in parent.recorded_arguments(run) if key_of(one) not in keys and one not in _MULTIRUN]
+    return ["-m", *recorded, *typed, f"{_KEY}={run.info.run_id}"]
+
+
+def key_of(argument: str) -> str:
+    """Returns the key of an override; the argument itself where it is none."""
+    return argument.lstrip("+~").partition("=")[0]
+
+
+def checkpoint_overrides(run: Any) -> list[str]:
+    """Returns what makes a job go on from the checkpoint of its earlier run, instead of from the start.
+
+    Args:
+      run: the job's earlier, unfinished run.
+
+    Returns:
+      Overrides to add to the job's own; none where the run left no checkpoint.
+    """
+    del run  # runs leave no checkpoints yet
+    return []
+
+
+def _tracking(overrides: list[str]) -> TrackingConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
+        node = compose("config", overrides=overrides).tracking
+    GlobalHydra.instance().clear()
+    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrackingConfig), node))
+    assert isinstance(merged, TrackingConfig)
+    return merged

@@ -1,0 +1,276 @@
+"""A search by Optuna: one process a trial, bad trials ended early, the study in a file that a resumed sweep reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
+from omegaconf import DictConfig, OmegaConf
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from runner.errors import ConfigError, refuse
+from runner.sweep.jobs import Job, JobStatus, Outcome, varied_name
+from runner.sweep.member import VALUES_FILE
+from runner.sweep.state import Sweep, arguments_of
+from runner.tracking.location import sqlite_path
+
+_INTERRUPTED = "interrupted"  # user attribute of a trial that had no fair chance; it is tried again
+_DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_WORDS: dict[TrialState, JobStatus] = {
+    TrialState.COMPLETE: "skipped",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `hydra.sweeper` says of a search.
+
+    Attributes:
+      n_trials: in all, those of earlier sittings included.
+      storage: URI of the study's database.
+      study: its name; null: the sweep's run id, so that a resumed sweep finds it.
+      seed: of the sampler.
+      startup_trials: drawn at random before the sampler learns from them, and compared before any is pruned.
+      warmup_values: evaluations of a trial before it may be pruned.
+      prune: whether bad trials are ended early.
+      from_default: whether the first trial is the config as it would run without a search.
+    """
+
+    n_trials: int
+    storage: str
+    study: str | None
+    seed: int
+    startup_trials: int
+    warmup_values: int
+    prune: bool
+    from_default: bool
+
+    def check(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+          ConfigError: one that can't work.
+        """
+        for key, low in (("n_trials", 1), ("startup_trials", 0), ("warmup_values", 0)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                key = f"hydra.sweeper.{key}"
+                raise refuse(key, value, allowed=f"a whole number of at least {low}", mend=f"set {key}={low or 1}")
+
+
+class Search:
+    """Asks the study for trials, hands it their values, and tells it how they ended; a `schedule.Watcher`."""
+
+    def __init__(self, sweep: Sweep, master: DictConfig, loader: ConfigLoader, settings: Settings) -> None:
+        """Opens the study, or the one that an earlier sitting left.
+
+        Args:
+          sweep: whose jobs the trials are.
+          master: the multirun's config.
+          loader: composes the trials' configs.
+          settings: of the search.
+
+        Raises:
+          ConfigError: nothing to search over, or a range that can't be.
+        """
+        settings.check()
+        self._sweep, self._loader, self._settings = sweep, loader, settings
+        overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments_of(master))
+        self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
+        self._fixed = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
+        if not self._space:
+            raise ConfigError(
+                "hydra/sweeper=optuna is refused: nothing to search over; "
+                "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
+            )
+        self._study = _open_study(sweep, settings)
+        self._open: dict[int, optuna.Trial] = {}
+        self._read: dict[int, tuple[int, int]] = {}  # bytes and values of a trial's file that were seen
+        self._take_up(master)
+
+    @property
+    def metric(self) -> str:
+        """What is searched for, and reported by the trials as they go."""
+        return self._sweep.settings.metric
+
+    def trials(self) -> Iterator[Job]:
+        """Yields trials as jobs until there are enough; one whose config is refused fails at once."""
+        while self._count() + len(self._open) < self._settings.n_trials:
+            trial = self._study.ask(self._space)
+            self._open[trial.number] = trial
+            words = [f"{key}={_typed(value)}" for key, value in trial.params.items()]
+            job = self._sweep.plan(self._loader, [*self._fixed, *words], number=trial.number)
+            if job is not None:
+                yield job
+            else:
+                planned = self._sweep.ledger.jobs[-1]
+                self._tell(trial, planned, self._sweep.ledger.outcome(planned))
+
+    def should_stop(self, job: Job) -> bool:
+        """Hands the trial's new values to the study, and asks whether it is worth going on."""
+        trial, path = self._open[job.number], job.folder / VALUES_FILE
+        size = path.stat().st_size if path.exists() else 0
+        seen_bytes, seen = self._read.get(job.number, (0, 0))
+        if not self._settings.prune or size == seen_bytes:
+            return False
+        values = _values(path)
+        self._read[job.number] = (size, len(values))
+        for index, value in enumerate(values[seen:], start=seen + 1):  # by evaluation: steps differ with batch sizes
+            trial.report(value, index)
+        return len(values) > self._settings.warmup_values and trial.should_prune()
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Tells the study and the sweep how a trial ended."""
+        self._sweep.ended(job, outcome)
+        self._tell(self._open[job.number], job, outcome)
+
+    def _tell(self, trial: optuna.Trial, job: Job, outcome: Outcome) -> None:
+        del self._open[trial.number]
+        values = _values(job.folder / VALUES_FILE)
+        if outcome.status == "skipped" and job.number in self._sweep.before:
+            values = [self._sweep.before[job.number].data.metrics.get(self.metric, math.nan)]
+        if outcome.status == "pruned":
+            self._study.tell(trial, state=TrialState.PRUNED)
+        elif outcome.status in ("passed", "skipped") and values and math.isfinite(values[-1]):
+            self._study.tell(trial, values[-1])
+        else:
+            if outcome.status == "killed" and self._sweep.stop.requested:
+                trial.set_user_attr(_INTERRUPTED, True)
+                self._study.enqueue_trial(trial.params)
+            self._study.tell(trial, state=TrialState.FAIL)
+        self._say(job, outcome, values)
+
+    def _say(self, job: Job, outcome: Outcome, values: list[float]) -> None:
+        value = f"{self.metric} {values[-1]:.4f}" if values else "no value"
+        complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        best = f"; best {self._study.best_value:.4f}, trial {self._study.best_trial.number}" if complete else ""
+        print(f"trial {job.number}: {outcome.status}, {value}{best}", flush=True)
+
+    def _count(self) -> int:
+        return sum(not one.user_attrs.get(_INTERRUPTED) for one in self._study.get_trials(False, states=_DONE))
+
+    def _take_up(self, master: DictConfig) -> None:
+        """Enters earlier trials into the ledger; those that a killed search left open are tried again."""
+        earlier = self._study.get_trials(deepcopy=False)
+        for frozen in earlier:
+            if frozen.state == TrialState.RUNNING:
+                trial = optuna.Trial(self._study, frozen._trial_id)
+                trial.set_user_attr(_INTERRUPTED, True)
+                self._study.enqueue_trial(frozen.params)
+                self._study.tell(trial, state=TrialState.FAIL)
+            elif frozen.state in _DONE and not frozen.user_attrs.get(_INTERRUPTED):
+                self._enter(frozen)
+        default = _default(master, self._space)
+        if not earlier and self._settings.from_default and default is not None:
+            self._study.enqueue_trial(default)
+
+    def _enter(self, frozen: FrozenTrial) -> None:
+        varied = {key.lstrip("+"): _typed(value) for key, value in frozen.params.items()}
+        job = Job(frozen.number, (), self._sweep.folder / str(frozen.number), varied)
+        self._sweep.ledger.add(job, Outcome(_WORDS[frozen.state], note="a trial of an earlier sitting"))
+        run = self._sweep.earlier_run(varied_name(varied))
+        if run is not None:
+            self._sweep.before[frozen.number] = run
+
+
+def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    path = sqlite_path(settings.storage)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=settings.startup_trials)
+    pruner = optuna.pruners.MedianPruner(
+        n_startup_trials=settings.startup_trials, n_warmup_steps=settings.warmup_values
+    )
+    parent = sweep.parent
+    sweep.check()
+    name = settings.study or (parent.run_id if parent else sweep.folder.name)
+    return optuna.create_study(
+        storage=settings.storage,
+        sampler=sampler,
+        pruner=pruner,
+        study_name=name,
+        direction="maximize" if sweep.settings.direction == "maximize" else "minimize",
+        load_if_exists=True,
+    )
+
+
+def distribution(override: Override) -> BaseDistribution:
+    """Returns what a sweep override stands for: values, a range or an interval; `tag(log, ...)` for log-uniform.
+
+    Args:
+      override: as `dataset.batch_size=64,128` or `optimizer.learning_rate=tag(log,interval(1e-4,1e-1))`.
+
+    Raises:
+      ConfigError: a range that can't be searched.
+    """
+    value = override.value()
+    try:
+        if isinstance(value, IntervalSweep):
+            log = "log" in value.tags
+            low, high = value.start, value.end
+            assert low is not None
+            assert high is not None
+            if isinstance(low, int) and isinstance(high, int):
+                return IntDistribution(low, high, log=log)
+            return FloatDistribution(float(low), float(high), log=log)
+        if isinstance(value, RangeSweep):
+            numbers = list(override.sweep_iterator())
+            if len(numbers) > 1 and all(isinstance(one, int) for one in numbers):
+                low, high = sorted((int(str(numbers[0])), int(str(numbers[-1]))))
+                return IntDistribution(low, high, step=abs(int(str(numbers[1])) - int(str(numbers[0]))))
+        choices = [str(one) for one in override.sweep_iterator(transformer=Transformer.encode)]
+        return CategoricalDistribution(choices)
+    except (ValueError, AssertionError) as error:
+        mend = "write the lower end first, and above 0 for log"
+        raise ConfigError(f"{override.input_line} is refused: {error}; {mend}") from error
+
+
+def _default(master: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:
+    """Returns the config's own values of what is searched; None where one lies outside its range."""
+    found: dict[str, Any] = {}
+    for key, one in space.items():
+        value = master.hydra.runtime.choices.get(key) or OmegaConf.select(master, key)
+        if isinstance(one, CategoricalDistribution):
+            value = next((choice for choice in one.choices if str(choice) == str(value)), None)
+        elif isinstance(one, FloatDistribution | IntDistribution):
+            inside = isinstance(value, int | float) and one.low <= value <= one.high
+            value = value if inside else None
+        if value is None:
+            return None
+        found[key] = value
+    return found
+
+
+def _typed(value: object) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _values(path: Path) -> list[float]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return []
+    values = []
+    for line in lines:
+        try:
+            values.append(float(json.loads(line)["value"]))
+        except (ValueError, KeyError):  # the last line may be half written
+            break
+    return values

@@ -1,0 +1,295 @@
+"""The sweep that this process runs: its jobs, its parent run, and its end, which comes however the jobs ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from runner.config import convert, convert_group, resolved
+from runner.errors import ConfigError
+from runner.schema import RunConfig, SweepConfig, TrackingConfig
+from runner.signals import StopRequest
+from runner.sweep.identity import code_version, config_hash
+from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
+from runner.sweep.member import VALUES_FILE, write_parent
+from runner.sweep.process import STOP_FILE, command_module
+from runner.sweep.resume import checkpoint_overrides, key_of
+
+_OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
+
+_PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
+_RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a job needs of its sweep, on whatever machine it runs.
+
+    Attributes:
+      module: the command.
+      parent_run_id: the sweep's run; null where nothing is recorded.
+      varied: keys that the sweep varies.
+    """
+
+    module: str
+    parent_run_id: str | None
+    varied: tuple[str, ...]
+
+
+class Sweep:
+    """The sweep of this process: made by the callback, fed by sweeper and launcher, finished by the command."""
+
+    def __init__(self, config: DictConfig) -> None:
+        """Reads what the sweep is; nothing is opened yet.
+
+        Args:
+          config: as Hydra composed it for the multirun, before any job's overrides.
+
+        Raises:
+          ConfigError: the `sweep` or the `tracking` group can't work.
+        """
+        self.module = command_module()
+        settings, tracking = convert_group("sweep", config), convert_group("tracking", config)
+        assert isinstance(settings, SweepConfig)
+        assert isinstance(tracking, TrackingConfig)
+        self.settings, self.tracking = settings, tracking
+        self.folder = Path(str(config.hydra.sweep.dir)).absolute()
+        self.varied = varied_values(arguments_of(config))
+        self.ledger = Ledger()
+        self.before: dict[int, Any] = {}  # MLflow runs of jobs that were done before
+        self.stop = StopRequest()
+        self._parent: Any = None  # a `parent.Parent`, whose module is imported late
+        self._opening: threading.Thread | None = None
+        self._may_open = threading.Event()  # so that the import of MLflow does not hold up the first job
+        self._broken: Exception | None = None
+        self._finished: dict[str, Any] = {}
+        self._unfinished: dict[str, Any] = {}
+        self._covered: dict[str, dict[str, Any]] = {}
+        self._master = config
+
+    @property
+    def name(self) -> str:
+        """The parent run's name."""
+        return self.settings.name or f"sweep of {', '.join(short_keys(list(self.varied)).values()) or 'one job'}"
+
+    def open(self) -> None:
+        """Makes the parent run, or takes it up again, and looks at what is finished already.
+
+        The first job starts meanwhile: MLflow's import takes as long as a job's own, and a job waits for its parent
+        only when it records.
+
+        Raises:
+          TrackingError: the store can't be used, where that must be known now.
+          ConfigError: `sweep.resume` or `sweep.skip_finished` without a record to look at.
+        """
+        self.stop.__enter__()
+        resume, skip = self.settings.resume, self.settings.skip_finished
+        if not self.is_recorded:
+            for key, value in (("resume", resume), ("skip_finished", skip)):
+                if value:
+                    raise ConfigError(f"sweep.{key}={value} is refused: nothing is recorded here; drop it")
+            return
+        self.parent_file.unlink(missing_ok=True)
+        self._opening = threading.Thread(target=self._open_parent, name="sweep-parent", daemon=True)
+        self._opening.start()
+        if resume or skip:
+            parent = self.parent
+            self.check()
+            runs = list(reversed(parent.children()))
+            named = [(run.data.tags.get("runner.varied", ""), run) for run in runs]
+            self._finished = {name: run for name, run in named if run.info.status == "FINISHED"}
+            self._unfinished = {name: run for name, run in named if name not in self._finished}
+
+    def job_started(self) -> None:
+        """Says that the first job is on its way, so that the parent run can be made beside it."""
+        self._may_open.set()
+
+    def _open_parent(self) -> None:
+        self._may_open.wait(_PLANNING_S)
+        from runner.sweep.parent import ARGV_TAG, open_parent
+
+        typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
+        try:
+            self._parent = open_parent(
+                self.tracking,
+                name=self.name,
+                params={key.lstrip("+"): values for key, values in self.varied.items()},
+                tags={ARGV_TAG: json.dumps(typed), "runner.sweep.folder": str(self.folder)},
+                resume=self.settings.resume,
+            )
+        except Exception as error:
+            self._broken = error
+        told = {"run_id": self._parent.run_id} if self._parent else {"error": str(self._broken)}
+        write_parent(self.parent_file, **told)
+        import runner.sweep.report  # noqa: F401 - matplotlib besides, while jobs run
+
+    @property
+    def parent(self) -> Any:
+        """The sweep's run, once it is made; None where nothing is recorded or it could not be made."""
+        if self._opening is not None:
+            self._may_open.set()
+            self._opening.join()
+        return self._parent
+
+    @property
+    def parent_file(self) -> Path:
+        """Where the jobs of this machine find the parent's id."""
+        return self.folder / "parent.json"
+
+    def check(self) -> None:
+        """Raises what kept the parent run from being made, if that is known by now."""
+        if self._broken is not None:
+            raise self._broken
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the jobs are runs in MLflow."""
+        return self.module in _RECORDED and self.tracking.name != "none"
+
+    def shared(self) -> Shared:
+        """Returns what jobs on other machines need."""
+        return Shared(self.module, self.parent.run_id if self.parent else None, tuple(self.varied))
+
+    def earlier_run(self, name: str) -> Any:
+        """Returns the job's run in the sweep that this one resumes; None where it has none."""
+        return self._finished.get(name) or self._unfinished.get(name)
+
+    def plan(self, loader: ConfigLoader, overrides: Sequence[str], number: int | None = None) -> Job | None:
+        """Takes a job into the sweep.
+
+        Args:
+          loader: composes the job's config.
+          overrides: the job's.
+          number: the job's; null: the next one.
+
+        Returns:
+          The job to run; None where it needs no run, which the ledger says: refused, or done before.
+        """
+        number = len(self.ledger.jobs) if number is None else number
+        kept = tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
+        job = Job(number, kept, self.folder / str(number), varied_of(kept, tuple(self.varied)))
+        try:
+            composed = loader.load_sweep_config(self._master, list(overrides))
+            with open_dict(composed):
+                composed.hydra.job.id = composed.hydra.job.num = number
+            HydraConfig.instance().set_config(composed)
+            job = replace(job, folder=self.folder / str(composed.hydra.sweep.subdir))
+            for left in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):  # of an earlier sweep in the same folder
+                (job.folder / left).unlink(missing_ok=True)
+            with open_dict(composed):
+                del composed["hydra"]
+            config = convert(composed)
+        except Exception as error:  # ours or Hydra's own: the other jobs may be right
+            from runner.cli import one_line
+
+            self.ledger.add(job, Outcome("refused", 2, note=one_line(error)))
+            return None
+        found = self._find(job, config, composed)
+        if found is not None:
+            self.before[number] = found
+            self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {found.info.run_id}"))
+            return None
+        earlier = self._unfinished.get(varied_name(job.varied))
+        if earlier is not None:
+            job = replace(job, overrides=(*job.overrides, *checkpoint_overrides(earlier)))
+        self.ledger.add(job)
+        return job
+
+    def _find(self, job: Job, config: RunConfig, composed: DictConfig) -> Any:
+        """Returns the finished run that stands for a job.
+
+        In a sweep that is resumed that is the job's own, even where the command line now says more: what is added
+        (`trainer.on_nan=continue`) is for the jobs that are left.
+        """
+        name = varied_name(job.varied)
+        if name in self._finished:
+            return self._finished[name]
+        if not self.settings.skip_finished:
+            return None
+        code = code_version(config.model.target)
+        if code not in self._covered:
+            self._covered[code] = self.parent.covered(code)
+        return self._covered[code].get(config_hash(resolved(config, composed)))
+
+    # What a launcher tells as jobs go on; see `schedule.Watcher`.
+
+    def should_stop(self, _job: Job) -> bool:
+        """A grid lets every job run to its end."""
+        return False
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Takes a job's outcome."""
+        self.ledger.outcomes[job.number] = outcome
+
+
+_current: list[Sweep | BaseException | Shared] = []
+
+
+def begin(config: DictConfig) -> None:
+    """Starts this process's sweep; an error is kept for `current`, since Hydra turns a callback's into a warning."""
+    try:
+        sweep = Sweep(config)
+        _current[:] = [sweep]
+        sweep.open()
+    except Exception as error:
+        _current[:] = [error]
+
+
+def adopt(shared: Shared) -> None:
+    """Notes, in a process that a launcher started elsewhere, which sweep its job belongs to."""
+    _current[:] = [shared]
+
+
+def adopted() -> Shared | None:
+    """Returns the sweep of a job that a foreign launcher started here."""
+    return _current[0] if _current and isinstance(_current[0], Shared) else None
+
+
+def current() -> Sweep:
+    """Returns this process's sweep.
+
+    Raises:
+      Exception: what kept the sweep from starting.
+    """
+    found = _current[0] if _current else None
+    if isinstance(found, BaseException):
+        raise found
+    if not isinstance(found, Sweep):
+        raise ConfigError("hydra.callbacks.sweep is refused: a multirun needs the callback; leave it as it is")
+    return found
+
+
+def started() -> Sweep | None:
+    """Returns this process's sweep, None where there is none or it did not start."""
+    return _current[0] if _current and isinstance(_current[0], Sweep) else None
+
+
+def arguments_of(config: DictConfig) -> list[str]:
+    """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's."""
+    params = OmegaConf.select(config, "hydra.sweeper.params") or {}
+    typed = [str(one) for one in config.hydra.overrides.task]
+    keys = {key_of(one) for one in typed}
+    return [f"{key}={value}" for key, value in params.items() if key not in keys] + typed
+
+
+def varied_values(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the keys that a multirun varies, with the values as they were typed."""
+    parsed = OverridesParser.create().parse_overrides(list(arguments))
+    pairs = zip(arguments, parsed, strict=True)
+    return {one.get_key_element(): text.partition("=")[2] for text, one in pairs if one.is_sweep_override()}
+
+
+def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
+    """Returns the values that a job's overrides give to the keys that vary."""
+    given = {one.partition("=")[0]: one.partition("=")[2] for one in overrides}
+    return {key.lstrip("+"): given[key] for key in keys if key in given}

@@ -1,0 +1,167 @@
+"""The comparison: what is a column, what is folded, what passes a filter, and what the command prints and writes."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from runner.compare.__main__ import main
+from runner.compare.lines import Stat, lower_is_better, make_lines, sort_lines, varying
+from runner.compare.records import RunRecord
+from runner.compare.render import Sheet, sheet_of, to_csv, to_markdown
+from runner.tracking.store import open_store
+
+SIZE = "dataset.batch_size"
+
+
+def record(name: str, *, accuracy: float = 0.9, tags: dict[str, str] | None = None, **params: object) -> RunRecord:
+    texts = {key.replace("__", "."): str(value) for key, value in params.items()}
+    return RunRecord(name, name, "FINISHED", texts, {"eval/accuracy": accuracy}, tags or {})
+
+
+def test_what_runs_differ_in_is_a_column_and_what_is_the_same_is_not() -> None:
+    runs = [
+        record("a", dataset__batch_size=64, trainer__epochs=3),
+        record("b", dataset__batch_size=128, trainer__epochs=3),
+    ]
+    assert varying(runs) == [SIZE]
+
+
+def test_an_option_of_a_group_stands_for_the_keys_that_go_with_it() -> None:
+    runs = [
+        record(f"{mesh}{rate}", tags={"runner.mesh": mesh}, mesh__axes__batch=axes, optimizer__learning_rate=rate)
+        for mesh, axes in (("single", 1), ("batch8", 8))
+        for rate in (0.1, 0.2)
+    ]
+    assert varying(runs) == ["mesh", "optimizer.learning_rate"]
+
+
+def test_where_records_are_kept_and_what_was_typed_are_no_differences() -> None:
+    runs = [record("a", run__command="x", tracking__uri="s"), record("b", run__command="y", tracking__uri="t")]
+    assert varying(runs) == []
+
+
+def test_seeds_of_one_config_are_one_line_with_mean_and_deviation() -> None:
+    runs = [
+        record(f"{size}-{seed}", accuracy=accuracy, dataset__batch_size=size, trainer__seed=seed)
+        for size, seed, accuracy in ((64, 1, 0.90), (64, 2, 0.94), (128, 1, 0.80), (128, 2, math.nan))
+    ]
+    small, large = make_lines(runs)
+    assert small.values == {SIZE: "64"}
+    assert small.metrics["eval/accuracy"] == Stat(pytest.approx(0.92), pytest.approx(0.0282843, abs=1e-6), 2)
+    assert math.isnan(large.metrics["eval/accuracy"].mean)
+    assert len(make_lines(runs, fold=False)) == 4
+    assert [line.values[SIZE] for line in sort_lines([large, small], "eval/accuracy", descending=True)] == [
+        "64",
+        "128",
+    ]
+
+
+def test_keys_sort_as_numbers_and_losses_the_smaller_the_better() -> None:
+    lines = make_lines([record(str(size), dataset__batch_size=size) for size in (256, 64, 1024)])
+    assert [line.values[SIZE] for line in sort_lines(lines, SIZE, descending=False)] == ["64", "256", "1024"]
+    assert lower_is_better("eval/loss")
+    assert lower_is_better("throughput/step_ms")
+    assert not lower_is_better("throughput/examples_per_second")
+
+
+def test_a_table_is_the_same_as_csv_and_markdown() -> None:
+    lines = make_lines([record("a", dataset__batch_size=64), record("b", dataset__batch_size=128, accuracy=0.95)])
+    sheet = sheet_of(lines, ["eval/accuracy", "eval/loss"])
+    assert to_csv(sheet) == "batch_size,test accuracy\n64,0.9000\n128,0.9500\n"
+    marked = Sheet(sheet.titles, (("a|b", "1"),), frozenset({1}), best=0)
+    assert to_markdown(marked) == "| batch_size | test accuracy |\n| --- | ---: |\n| **a\\|b** | **1** |\n"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a sweep of two sizes and two seeds, and a run of another experiment that failed."""
+    folder = tmp_path_factory.mktemp("store")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    opened = open_store(uri, "ours")
+    client = opened.client
+    parent = client.create_run(opened.experiment_id, tags={"runner.kind": "sweep"}, run_name="our sweep").info.run_id
+    client.set_terminated(parent, "FINISHED")
+    for size in (64, 128):
+        for seed in (1, 2):
+            tags = {"mlflow.parentRunId": parent, "runner.mesh": "single", "varied." + SIZE: str(size)}
+            run = client.create_run(opened.experiment_id, tags=tags, run_name=f"batch_size={size},seed={seed}")
+            for key, value in ((SIZE, size), ("trainer.seed", seed), ("trainer.epochs", 3)):
+                client.log_param(run.info.run_id, key, value)
+            for step in (10, 20, 30):
+                client.log_metric(run.info.run_id, "train/loss", size / step, step=step)
+                client.log_metric(run.info.run_id, "eval/accuracy", 1 - size / 1000 - seed / 100 - 1 / step, step=step)
+            (folder / "plan.json").write_text(f'{{"axes": {{"batch": {seed}}}, "batch_size": {size}}}')
+            client.log_artifact(run.info.run_id, str(folder / "plan.json"))
+            client.set_terminated(run.info.run_id, "FINISHED")
+    other = open_store(uri, "other")
+    client.set_terminated(client.create_run(other.experiment_id, run_name="lost").info.run_id, "FAILED")
+    return uri
+
+
+def compare(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(arguments) == code
+    said = capsys.readouterr()
+    return said.err if code else said.out
+
+
+def test_a_sweep_is_a_table_best_first_with_files_and_plots(
+    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = compare(capsys, "--uri", store, "--sweep", "latest", "--out", str(tmp_path))
+    assert "4 runs, 2 lines" in out
+    assert "epochs" not in out, "what is the same is left out"
+    text = (tmp_path / "table.csv").read_text().splitlines()
+    assert text[0] == "run,batch_size,runs,test accuracy,train/loss"
+    assert re.match(r"\w{8},64,2,0\.8877 ± 0\.0071,2\.1333 ± 0\.0000", text[1])
+    assert text[2].split(",")[1] == "128"
+    names = {path.name for path in tmp_path.glob("*.png")}
+    assert names == {"eval_accuracy_curves.png", "train_loss_curves.png", "eval_accuracy_by_batch_size.png"}
+    unfolded = compare(capsys, "--uri", store, "--sweep", "our sweep", "--no-fold", "--out", str(tmp_path))
+    assert "4 runs, 4 lines" in unfolded
+    assert (tmp_path / "eval_accuracy_heat.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["--experiment", "ours"], 4),
+        (["--experiment", "other"], 1),
+        ([], 5),
+        (["--tag", "runner.mesh=single"], 4),
+        (["--tag", f"{SIZE}=64"], 2),
+        (["--metric", "eval/accuracy>0.89"], 1),
+        (["--metric", "train/loss"], 4),
+        (["--status", "FAILED"], 1),
+    ],
+)
+def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], count: int) -> None:
+    assert f"{count} runs, " in compare(capsys, "--uri", store, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--experiment", "mine"], "--experiment mine is refused: experiments are"),
+        (["--sweep", "none such"], "sweep none such is refused"),
+        (["--metric", "eval/accuracy>high"], "high is not a number"),
+        (["--diff", "a", "b"], "--diff a is refused"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(
+    store: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    err = compare(capsys, "--uri", store, *arguments, code=2)
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_diff_shows_config_results_and_plans(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = compare(capsys, "--uri", store, "--diff", "batch_size=64,seed=1", "batch_size=128,seed=1")
+    assert "config: 1 differ" in out
+    assert SIZE in out
+    assert "plan: 1 differ" in out
+    assert "trainer.seed" not in out

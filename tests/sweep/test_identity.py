@@ -1,0 +1,119 @@
+"""When two configs are the same, what a multirun varies, how well jobs scale, and what a resumed command line is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from runner.compare.records import RunRecord
+from runner.errors import ConfigError
+from runner.sweep import identity, resume
+from runner.sweep.jobs import Job, Outcome
+from runner.sweep.parent import ARGV_TAG, KIND_TAG
+from runner.sweep.plugins import combinations
+from runner.sweep.scaling import EFFICIENCY, Entry, with_efficiency
+from runner.sweep.state import varied_of, varied_values
+from runner.tracking.store import open_store
+
+CONFIG = {
+    "dataset": {"batch_size": 64, "data_dir": None},
+    "optimizer": {"learning_rate": 0.01},
+    "tracking": {"uri": None},
+    "trainer": {"progress": "auto"},
+}
+
+
+def changed(group: str, key: str, value: object) -> dict[str, object]:
+    return CONFIG | {group: {**CONFIG[group], key: value}}
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [("tracking", "uri", "x"), ("dataset", "data_dir", "/data"), ("trainer", "progress", "none")],
+)
+def test_where_and_how_visibly_a_run_computes_does_not_make_it_another(group: str, key: str, value: object) -> None:
+    assert identity.config_hash(changed(group, key, value)) == identity.config_hash(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"), [("dataset", "batch_size", 128), ("optimizer", "learning_rate", 1)]
+)
+def test_what_a_run_computes_does(group: str, key: str, value: object) -> None:
+    assert identity.config_hash(changed(group, key, value)) != identity.config_hash(CONFIG)
+
+
+def test_code_is_another_where_the_users_own_builder_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "own_builders.py"
+    module.write_text("a = 1\n")
+    before = identity.code_version("own_builders.build")
+    module.write_text("a = 2\n")
+    assert identity.code_version("own_builders.build") != before
+    ours = "runner.model.mlp.sequential"
+    assert identity.code_version(ours) == identity.code_version(ours) != before
+
+
+def test_what_varies_is_what_has_several_values() -> None:
+    arguments = ["dataset=digits", "dataset.batch_size=64,128", "+mesh.axes.model=choice(1,2)", "layout.rules=[a,b]"]
+    assert varied_values(arguments) == {"dataset.batch_size": "64,128", "+mesh.axes.model": "choice(1,2)"}
+    job = ["dataset=digits", "dataset.batch_size=128", "+mesh.axes.model=1"]
+    assert varied_of(job, ["dataset.batch_size", "+mesh.axes.model"]) == {
+        "dataset.batch_size": "128",
+        "mesh.axes.model": "1",
+    }
+
+
+def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> None:
+    words = [
+        "~mesh.axes",
+        "+mesh.axes={batch: 2}",
+        "dataset.batch_size=64,128",
+        "mesh.device=cpu",
+        "trainer.epochs=1,2",
+    ]
+    jobs = combinations(OverridesParser.create().parse_overrides(words))
+    assert len(jobs) == 4
+    assert jobs[1] == ["~mesh.axes", words[1], "dataset.batch_size=64", "mesh.device=cpu", "trainer.epochs=2"]
+    with pytest.raises(ConfigError, match="hydra/sweeper=optuna"):
+        combinations(OverridesParser.create().parse_overrides(["optimizer.learning_rate=interval(0.1,1.0)"]))
+
+
+def entry(number: int, devices: int, rate: float, **varied: str) -> Entry:
+    params = {"mesh.axes.batch": str(devices)}
+    record = RunRecord("", "", "FINISHED", params, {"throughput/examples_per_second": rate})
+    return Entry(Job(number, (), Path(), varied), Outcome("passed", 0), record)
+
+
+def test_efficiency_is_beside_one_device_of_the_same_layout_else_of_any() -> None:
+    entries = [
+        entry(0, 1, 1000, mesh="single", layout="replicated"),
+        entry(1, 1, 500, mesh="single", layout="fsdp"),
+        entry(2, 4, 2000, mesh="batch4", layout="replicated"),
+        entry(3, 4, 1500, mesh="batch4", layout="megatron"),
+    ]
+    found = [one.record.metrics[EFFICIENCY] for one in with_efficiency(entries) if one.record]
+    assert found == [1.0, 1.0, 0.5, 0.5]
+    alone = with_efficiency([entry(0, 4, 2000, mesh="batch4"), entry(1, 8, 2000, mesh="batch8")])
+    assert all(one.record is not None and EFFICIENCY not in one.record.metrics for one in alone)
+
+
+def test_a_resumed_command_line_is_the_recorded_one_and_what_is_typed_wins(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    store = open_store(uri, "runner")
+    recorded = ["-m", "mesh=single,batch2", "trainer.epochs=3", f"tracking.uri={uri}"]
+    tags = {KIND_TAG: "sweep", ARGV_TAG: json.dumps(recorded)}
+    run_id = store.client.create_run(store.experiment_id, tags=tags).info.run_id
+    typed = ["sweep.resume=latest", f"tracking.uri={uri}", "trainer.epochs=5"]
+    expected = ["-m", "mesh=single,batch2", f"tracking.uri={uri}", "trainer.epochs=5", f"sweep.resume={run_id}"]
+    assert resume.expand(typed) == expected
+    assert resume.expand([f"sweep.resume={run_id[:8]}", *typed[1:]]) == expected
+    with pytest.raises(ConfigError, match="no such sweep"):
+        resume.expand(["sweep.resume=feed", f"tracking.uri={uri}"])
+
+
+def test_a_command_line_that_resumes_nothing_stays_as_it_is() -> None:
+    assert resume.expand(["-m", "mesh=single,batch2"]) == ["-m", "mesh=single,batch2"]
+    assert resume.expand(["sweep.resume=null"]) == ["sweep.resume=null"]

@@ -1,0 +1,212 @@
+"""Jobs, their names and outcomes, and how they are run: with processes of a few milliseconds, no training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.errors import Interrupted
+from runner.signals import StopRequest
+from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of, short_keys, varied_name
+from runner.sweep.process import LOG_FILE, STOP_FILE, Command, JobProcess, run_to_end
+from runner.sweep.schedule import run_jobs
+
+
+def test_a_name_says_what_varied_in_as_few_words_as_tell_keys_apart() -> None:
+    assert varied_name({"dataset.batch_size": "64", "mesh": "batch8"}) == "batch_size=64,mesh=batch8"
+    assert short_keys(["optimizer.clip.norm", "model.norm"]) == {
+        "optimizer.clip.norm": "clip.norm",
+        "model.norm": "model.norm",
+    }
+    assert varied_name({"+mesh.axes.model": "2"}) == "model=2"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "note"),
+    [
+        (0, "passed", ""),
+        (1, "failed", "what it said"),
+        (2, "refused", "what it said"),
+        (130, "killed", "ended by signal 2"),
+        (143, "killed", "ended by signal 15"),
+        (-9, "killed", "ended by signal 9"),
+        (-6, "failed", "the process was aborted by signal 6"),
+    ],
+)
+def test_an_exit_code_is_an_outcome(code: int, status: str, note: str) -> None:
+    outcome = outcome_of(code, 1.0, "what it said")
+    assert (outcome.status, outcome.note) == (status, note)
+
+
+def test_an_outcome_lies_in_the_jobs_folder_and_its_absence_means_not_run(tmp_path: Path) -> None:
+    job = Job(0, (), tmp_path / "0")
+    ledger = Ledger([job])
+    assert ledger.outcome(job).status == "not run"
+    Outcome("killed", -9, 1.5, "ended by signal 9").write(job.folder)
+    assert ledger.outcome(job) == Outcome("killed", -9, 1.5, "ended by signal 9")
+
+
+class Watch:
+    """Keeps outcomes; says which jobs are not worth their time."""
+
+    def __init__(self, *hopeless: int) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self._hopeless = hopeless
+
+    def should_stop(self, job: Job) -> bool:
+        return job.number in self._hopeless and (job.folder / LOG_FILE).stat().st_size > 0
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        self.outcomes[job.number] = outcome
+
+
+CLEAN = """
+import signal, sys, time
+def end(*_):
+    print("ending")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def jobs(folder: Path, count: int) -> Iterator[Job]:
+    return iter([Job(number, (), folder / str(number)) for number in range(count)])
+
+
+def process(job: Job, *programs: str) -> JobProcess:
+    return JobProcess(Command([sys.executable, "-c", programs[job.number % len(programs)]], job.folder, prefix=None))
+
+
+def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
+    programs = (
+        "pass",
+        "import sys; print('error: no such thing', file=sys.stderr); sys.exit(1)",
+        "import os; os.kill(os.getpid(), 9)",
+        "import sys; sys.exit(2)",
+        "import os; os._exit(0)",
+    )
+    watch = Watch()
+    with StopRequest() as stop:
+        run_jobs(jobs(tmp_path, 5), lambda job: process(job, *programs), watch, stop, max_parallel=2, timeout_s=None)
+    assert [watch.outcomes[n].status for n in range(5)] == ["passed", "failed", "killed", "refused", "passed"]
+    assert watch.outcomes[1].note == "no such thing"
+    assert Outcome.read(tmp_path / "2") == watch.outcomes[2]
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_no_more_jobs_run_at_once_than_asked_for(tmp_path: Path, at_once: int) -> None:
+    alive: set[int] = set()
+    most = [0]
+
+    class Counted(Watch):
+        def ended(self, job: Job, outcome: Outcome) -> None:
+            alive.discard(job.number)
+            super().ended(job, outcome)
+
+    def start(job: Job) -> JobProcess:
+        alive.add(job.number)
+        most[0] = max(most[0], len(alive))
+        return process(job, "import time; time.sleep(0.2)")
+
+    with StopRequest() as stop:
+        run_jobs(jobs(tmp_path, 6), start, Counted(), stop, max_parallel=at_once, timeout_s=None)
+    assert most == [at_once]
+
+
+def test_a_job_that_takes_too_long_is_ended_cleanly_and_the_next_one_runs(tmp_path: Path) -> None:
+    watch = Watch()
+    with StopRequest() as stop:
+        run_jobs(jobs(tmp_path, 2), lambda job: process(job, CLEAN, "pass"), watch, stop, max_parallel=1, timeout_s=1)
+    assert [watch.outcomes[n].status for n in range(2)] == ["timeout", "passed"]
+    assert "hydra.launcher.timeout=1 seconds" in watch.outcomes[0].note
+    assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
+
+
+def test_a_job_that_is_not_worth_its_time_is_ended(tmp_path: Path) -> None:
+    watch = Watch(0)
+    with StopRequest() as stop:
+        run_jobs(jobs(tmp_path, 2), lambda job: process(job, CLEAN, "pass"), watch, stop, max_parallel=2, timeout_s=9)
+    assert [watch.outcomes[n].status for n in range(2)] == ["pruned", "passed"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_running_jobs_cleanly_and_starts_no_other(tmp_path: Path, signum: int) -> None:
+    watch = Watch()
+
+    def send() -> None:
+        logs = [tmp_path / number / LOG_FILE for number in "01"]
+        while not all(log.exists() and "ready" in log.read_text() for log in logs):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signum)
+
+    threading.Thread(target=send, daemon=True).start()
+    with StopRequest() as stop, pytest.raises(Interrupted):
+        run_jobs(jobs(tmp_path, 4), lambda job: process(job, CLEAN), watch, stop, max_parallel=2, timeout_s=30)
+    assert {n: outcome.status for n, outcome in watch.outcomes.items()} == {0: "killed", 1: "killed"}
+    assert (tmp_path / "0" / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
+    assert not (tmp_path / "2").exists()
+
+
+ORPHAN = """
+import os, sys, time
+from runner.sweep import member
+if len(sys.argv) > 1:
+    member.join()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+else:
+    import subprocess
+    environment = {**os.environ, member.LAUNCHER_VARIABLE: str(os.getpid())}
+    child = subprocess.Popen([sys.executable, __file__, "child"], env=environment, start_new_session=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process that its parent is gone")
+def test_a_job_ends_with_its_launcher_however_that_ends(tmp_path: Path) -> None:
+    import subprocess
+
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    launcher = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment)
+    assert launcher.stdout is not None
+    pid = int(launcher.stdout.readline())
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text():
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the job outlived its launcher")
+
+
+def test_a_file_ends_a_job_that_runs_on_another_machine(tmp_path: Path) -> None:
+    def stop() -> None:
+        while not (tmp_path / LOG_FILE).exists() or "ready" not in (tmp_path / LOG_FILE).read_text():
+            time.sleep(0.02)
+        (tmp_path / STOP_FILE).touch()
+
+    threading.Thread(target=stop, daemon=True).start()
+    assert run_to_end(Command([sys.executable, "-c", CLEAN], tmp_path, prefix=None)).status == "killed"
+    assert (tmp_path / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
+
+
+def test_output_of_a_job_beside_others_is_prefixed_and_kept_in_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command([sys.executable, "-c", "print('one'); print('two')"], tmp_path, prefix="[0 mesh=single] ")
+    assert run_to_end(command).status == "passed"
+    assert capsys.readouterr().out == "[0 mesh=single] one\n[0 mesh=single] two\n"
+    assert (tmp_path / LOG_FILE).read_text() == "one\ntwo\n"
+    assert Outcome.read(tmp_path) is not None

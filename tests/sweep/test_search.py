@@ -1,0 +1,170 @@
+"""The search: ranges, NaN, pruning and resuming, with trials that are made up instead of trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from runner.errors import ConfigError
+from runner.schema import SweepConfig
+from runner.sweep.jobs import Job, Ledger, Outcome
+from runner.sweep.member import VALUES_FILE
+from runner.sweep.search import Search, Settings, distribution
+from runner.sweep.state import varied_of
+
+RATE = "optimizer.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("a=tag(log,interval(1e-4,1e-1))", FloatDistribution(1e-4, 1e-1, log=True)),
+        ("a=interval(0.0,1.0)", FloatDistribution(0.0, 1.0)),
+        ("a=int(tag(log,interval(1,64)))", IntDistribution(1, 64, log=True)),
+        ("a=range(2,9,3)", IntDistribution(2, 8, step=3)),
+        ("a=64,128", CategoricalDistribution(["64", "128"])),
+        ("a=choice(fsdp,megatron)", CategoricalDistribution(["fsdp", "megatron"])),
+    ],
+)
+def test_a_sweep_override_is_a_distribution(override: str, expected: object) -> None:
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    assert distribution(parsed) == expected
+
+
+@pytest.mark.parametrize("override", ["a=tag(log,interval(0.0,1.0))", "a=interval(2.0,1.0)"])
+def test_a_range_that_can_not_be_is_refused(override: str) -> None:
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    with pytest.raises(ConfigError, match="is refused"):
+        distribution(parsed)
+
+
+class MadeUp:
+    """A sweep whose jobs run nowhere: `score` says what a learning rate gives at each evaluation."""
+
+    def __init__(self, folder: Path, score: Callable[[float], list[float]]) -> None:
+        self.folder, self.score = folder, score
+        self.settings = SweepConfig()
+        self.ledger, self.before, self.parent = Ledger(), {}, None
+        self.stop = SimpleNamespace(requested=False)
+        self.folder.mkdir(exist_ok=True)
+
+    def check(self) -> None:
+        pass
+
+    def earlier_run(self, _name: str) -> None:
+        return None
+
+    def plan(self, _loader: object, overrides: list[str], number: int) -> Job:
+        job = Job(number, tuple(overrides), self.folder / str(number), varied_of(overrides, [RATE]))
+        self.ledger.add(job)
+        return job
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        self.ledger.outcomes[job.number] = outcome
+
+    def open(self, n_trials: int, **changed: Any) -> Search:
+        master = OmegaConf.create(
+            {
+                "optimizer": {"learning_rate": 0.05},
+                "hydra": {
+                    "sweeper": {"params": {RATE: "tag(log,interval(1e-4,1.0))"}},
+                    "overrides": {"task": ["trainer.epochs=4"]},
+                    "runtime": {"choices": {}},
+                },
+            }
+        )
+        storage = f"sqlite:///{self.folder.parent / 'study.db'}"
+        settings = {"study": "made up", "seed": 1, "startup_trials": 2, "warmup_values": 1} | changed
+        rest = {"prune": True, "from_default": True} | settings
+        return Search(self, master, None, Settings(n_trials=n_trials, storage=storage, **rest))  # type: ignore[arg-type]
+
+    def run(self, search: Search, most: int = 100) -> None:
+        """Runs trials; after `most` a signal comes in the middle of the next."""
+        trials: Iterator[Job] = search.trials()
+        for count, job in enumerate(trials):
+            job.folder.mkdir()
+            if count == most:
+                self.stop.requested = True
+                search.ended(job, Outcome("killed"))
+                return
+            search.ended(job, self._train(search, job))
+
+    def _train(self, search: Search, job: Job) -> Outcome:
+        for value in self.score(float(job.varied[RATE])):
+            with (job.folder / VALUES_FILE).open("a") as file:
+                file.write(json.dumps({"value": value}) + "\n")
+            if search.should_stop(job):
+                return Outcome("pruned")
+            if math.isnan(value):
+                return Outcome("failed")
+        return Outcome("passed")
+
+    @property
+    def study(self) -> optuna.Study:
+        storage = f"sqlite:///{self.folder.parent / 'study.db'}"
+        return optuna.load_study(study_name="made up", storage=storage)
+
+
+def rises(rate: float) -> list[float]:
+    """Best at a rate of 0.01; better with each evaluation."""
+    peak = 1.0 - abs(math.log10(rate) + 2) / 4
+    return [peak * share for share in (0.4, 0.6, 0.8, 1.0)]
+
+
+def test_a_search_prunes_and_goes_on_after_an_interruption_up_to_its_number(tmp_path: Path) -> None:
+    first = MadeUp(tmp_path / "first", rises)
+    first.run(first.open(12), most=5)
+    assert len(first.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])) == 5
+    (cut_off,) = first.study.get_trials(states=[TrialState.FAIL])
+
+    second = MadeUp(tmp_path / "second", rises)
+    second.run(second.open(12))
+    fair = second.study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
+    assert len(fair) == 12
+    assert any(trial.state == TrialState.PRUNED for trial in fair)
+    assert any(trial.params == cut_off.params for trial in fair), "what was cut off is tried again"
+    default = next(trial for trial in fair if trial.params[RATE] == 0.05)
+    assert default.number == 0
+    assert second.study.best_value >= default.value
+    assert len(second.ledger.jobs) == 12, "the table has the trials of both sittings"
+
+
+def test_a_trial_whose_search_was_killed_is_tried_again(tmp_path: Path) -> None:
+    first = MadeUp(tmp_path / "first", rises)
+    next(first.open(3).trials())  # asked for, and never heard of again
+    second = MadeUp(tmp_path / "second", rises)
+    second.run(second.open(3))
+    states = [trial.state for trial in second.study.trials]
+    assert states[0] == TrialState.FAIL
+    assert second.study.trials[1].params == {RATE: 0.05}
+    assert len(states) == 4
+
+
+def test_a_nan_is_a_failed_trial_and_never_the_best(tmp_path: Path) -> None:
+    made_up = MadeUp(tmp_path / "first", lambda rate: [math.nan] if rate > 0.03 else rises(rate))
+    made_up.run(made_up.open(8))
+    states = {trial.state for trial in made_up.study.trials if trial.params[RATE] > 0.03}
+    assert states == {TrialState.FAIL}
+    assert made_up.study.best_trial.params[RATE] <= 0.03
+
+
+def test_nothing_is_pruned_where_pruning_is_off(tmp_path: Path) -> None:
+    made_up = MadeUp(tmp_path / "first", rises)
+    made_up.run(made_up.open(12, prune=False))
+    assert {trial.state for trial in made_up.study.trials} == {TrialState.COMPLETE}
+
+
+def test_a_bad_number_of_trials_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.n_trials=0 is refused"):
+        MadeUp(tmp_path / "first", rises).open(0)

@@ -1,0 +1,194 @@
+"""Sweeps of the real command: what the table, the parent run and the exit code say, and that a sweep goes on."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+
+
+def sweep(folder: Path, *overrides: str, name: str = "sweep", code: int = 0) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "runner", "-m", *overrides, f"hydra.sweep.dir={folder / name}"]
+    done = subprocess.run(arguments, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=400)
+    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def runs(folder: Path) -> tuple[Any, Any, list[Any]]:
+    """Returns the client, the only parent and its children."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("runner")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in found if run.data.tags.get("runner.kind") == "sweep"]
+    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(children) == len(found) - 1
+    return client, parent, children
+
+
+def status_by_name(children: list[Any]) -> dict[str, str]:
+    return {run.info.run_name: run.info.status for run in children}
+
+
+def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_and_plots(tmp_path: Path) -> None:
+    done = sweep(tmp_path, *SHORT, "dataset.batch_size=32,64", "mesh=single,batch2", "hydra.launcher.max_parallel=2")
+    client, parent, children = runs(tmp_path)
+    assert parent.info.status == "FINISHED"
+    assert parent.info.run_name == "sweep of batch_size, mesh"
+    names = {f"batch_size={size},mesh={mesh}" for size in (32, 64) for mesh in ("single", "batch2")}
+    assert status_by_name(children) == dict.fromkeys(names, "FINISHED")
+    (one,) = [run for run in children if run.info.run_name == "batch_size=32,mesh=batch2"]
+    assert one.data.tags["varied.dataset.batch_size"] == "32"
+    assert one.data.tags["varied.mesh"] == "batch2"
+    assert parent.data.tags["runner.sweep.best"].startswith("batch_size=32,")
+    best = max(run.data.metrics["eval/accuracy"] for run in children)
+    assert parent.data.metrics["best/eval/accuracy"] == best
+    files = {Path(item.path).name for item in client.list_artifacts(parent.info.run_id, "sweep")}
+    assert {"table.csv", "table.md", "eval_accuracy_heat.png", "eval_accuracy_by_mesh.png"} <= files
+    assert {"eval_loss_curves.png", "train_loss_curves.png"} <= files
+    assert "[3 batch_size=64,mesh=batch2] epoch 1/1" in done.stdout
+    assert "4 jobs: 4 passed" in done.stdout
+    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed"] * 4
+
+    again = sweep(tmp_path, *SHORT, "dataset.batch_size=64", "sweep.skip_finished=true", "mesh=batch2", name="again")
+    assert "1 jobs: 1 skipped" in again.stdout
+
+
+def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) -> None:
+    varied = ["optimizer.learning_rate=0.05,1e30", "trainer.epochs=1,400", "dataset.batch_size=64"]
+    arguments = [sys.executable, "-m", "runner", "-m", *SHORT[:2], "optimizer=sgd", *varied]
+    process = subprocess.Popen(
+        [*arguments, "mesh=single", f"hydra.sweep.dir={tmp_path / 'sweep'}"],
+        cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("epoch 5/400"):
+            os.kill(job_pid(process.pid), signal.SIGKILL)
+    assert process.wait(60) == 1
+    table = rows(tmp_path / "sweep")
+    assert [row["status"] for row in table] == ["passed", "killed", "failed", "failed"]
+    assert table[1]["note"] == "ended by signal 9"
+    assert "trainer.on_nan=stop" in table[2]["note"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "FAILED"
+    assert status_by_name(children) == {
+        "learning_rate=0.05,epochs=1": "FINISHED",
+        "learning_rate=0.05,epochs=400": "KILLED",
+        "learning_rate=1e+30,epochs=1": "FAILED",
+        "learning_rate=1e+30,epochs=400": "FAILED",
+    }
+
+    mends = ["sweep.resume=latest", "trainer.on_nan=continue", "hydra.launcher.max_parallel=3"]
+    done = sweep(tmp_path, *mends, name="resumed")
+    assert [row["status"] for row in rows(tmp_path / "resumed")] == ["skipped", "passed", "passed", "passed"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "FINISHED"
+    assert len(children) == 4 + 3
+    assert parent.data.tags["runner.sweep.best"] == "learning_rate=0.05,epochs=400"
+    assert "4 jobs: 1 skipped, 3 passed" in done.stdout
+
+
+def job_pid(launcher: int) -> int:
+    found = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=True).stdout.split()
+    (pid,) = map(int, found)
+    return pid
+
+
+def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2,batch4"]
+    process = subprocess.Popen(
+        [*arguments, "hydra.launcher.max_parallel=2", f"hydra.sweep.dir={tmp_path / 'sweep'}"],
+        cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if re.match(r"\[0 mesh=single\] epoch 3/", line):
+            break
+    pids = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
+    assert len(pids) == 2
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(60) == 130
+    time.sleep(0.1)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["killed", "killed", "not run"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "KILLED"
+    assert parent.data.tags["runner.sweep.not_run"] == "mesh=batch4"
+    assert status_by_name(children)["mesh=single"] == "KILLED"
+    assert "3 jobs: 2 killed, 1 not run" in rest
+
+
+def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> None:
+    done = sweep(tmp_path, *SHORT, "dataset.batch_size=60,64", "mesh=batch8", "tracking=none", code=1)
+    first, second = rows(tmp_path / "sweep")
+    assert (first["status"], second["status"]) == ("refused", "passed")
+    assert "a multiple of 8" in first["note"]
+    assert "2 jobs: 1 refused, 1 passed" in done.stdout
+
+
+def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "sweep.resume=latest", code=2)
+    assert done.stderr.startswith("error: sweep latest is refused: no such sweep in this store")
+    done = sweep(tmp_path, "sweep.skip_finished=true", "tracking=none", code=2)
+    assert "sweep.skip_finished=True is refused" in done.stderr
+
+
+@pytest.mark.parametrize("launcher", ["submitit_local", "basic"])
+def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, launcher: str) -> None:
+    """`basic` stands for the launchers that call Hydra's task function, as Ray's does in a process it uses again."""
+    if launcher.startswith("submitit"):
+        pytest.importorskip("submitit")
+    varied = ["optimizer.learning_rate=0.05,1e30", "mesh=batch2"]
+    done = sweep(tmp_path, *SHORT, *varied, f"hydra/launcher={launcher}", code=1)
+    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed", "failed"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "FAILED"
+    assert status_by_name(children) == {"learning_rate=0.05": "FINISHED", "learning_rate=1e+30": "FAILED"}
+    assert "2 jobs: 1 passed, 1 failed" in done.stdout
+    assert "trainer.on_nan=stop" in done.stdout
+
+
+def test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2"]
+    arguments += ["hydra/launcher=submitit_local", "hydra.launcher.max_parallel=1"]
+    process = subprocess.Popen(
+        [*arguments, f"hydra.sweep.dir={tmp_path / 'sweep'}"], cwd=tmp_path, env=environment(tmp_path)
+    )
+    log = tmp_path / "sweep" / "0" / "job.log"
+    deadline = time.monotonic() + 120
+    while not log.exists() or "epoch 3/" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["killed", "not run"]
+    _, parent, children = runs(tmp_path)
+    assert parent.info.status == "KILLED"
+    assert status_by_name(children) == {"mesh=single": "KILLED"}
