@@ -13,7 +13,7 @@ from runner.model import target
 from runner.optimizer import RULE_KEYS, SCHEDULES
 from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig, TrainerConfig
 
-ENGINES = ("keras_dtensor", "jax")
+ENGINES = ("keras_dtensor", "core_dtensor", "jax")
 
 
 def check(config: RunConfig) -> None:
@@ -90,6 +90,11 @@ def _check_optimizer(config: OptimizerConfig) -> None:
         _within(f"optimizer.{key}", getattr(config, key), 0.0, 1.0)
     _within("optimizer.weight_decay", config.weight_decay, 0.0, math.inf)
     _within("optimizer.epsilon", config.epsilon, 0.0, math.inf, open_low=True)
+    for key in ("frozen_step", "reread_slots"):
+        if getattr(config, key) and config.name != "adam":
+            raise refuse(
+                f"optimizer.{key}", True, allowed="a slip of an Adam, for optimizer=adam", mend=f"leave {key} out"
+            )
     if config.nesterov and not config.momentum:
         raise refuse(
             "optimizer.nesterov",

@@ -37,10 +37,12 @@ class Rule:
     Attributes:
       slots: names of the state that each variable has, of the variable's shape and layout, zero at the start.
       update: (gradient, weight, slots, learning rate, step from 1) -> (new weight, new slots); all tensors.
+      apply: (weight, new slots, learning rate, step from 1) -> new weight, where the slots alone give it.
     """
 
     slots: tuple[str, ...]
     update: Update
+    apply: Callable[[Any, Slots, Any, Any], Any] | None = None
 
 
 def make_rule(config: OptimizerConfig, ops: Any = None) -> Rule:
@@ -59,15 +61,20 @@ def _adam(config: OptimizerConfig, xp: Arrays) -> Rule:
     b1, b2, epsilon = float(config.beta_1 or 0), float(config.beta_2 or 0), float(config.epsilon or 0)
     decay = config.weight_decay or 0.0
 
+    def apply(w: Any, slots: Slots, rate: Any, step: Any) -> Any:
+        step = step * 0 + 1 if config.frozen_step else step
+        alpha = rate * xp.sqrt(1 - xp.power(b2, step)) / (1 - xp.power(b1, step))
+        return w - slots["m"] * alpha / (xp.sqrt(slots["v"]) + epsilon)
+
     def update(g: Any, w: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         if decay:
             w = w - w * (decay * rate)
         m = slots["m"] + (g - slots["m"]) * (1 - b1)
         v = slots["v"] + (xp.square(g) - slots["v"]) * (1 - b2)
-        alpha = rate * xp.sqrt(1 - xp.power(b2, step)) / (1 - xp.power(b1, step))
-        return w - m * alpha / (xp.sqrt(v) + epsilon), {"m": m, "v": v}
+        new = {"m": m, "v": v}
+        return apply(w, new, rate, step), new
 
-    return Rule(("m", "v"), update)
+    return Rule(("m", "v"), update, apply)
 
 
 def _sgd(config: OptimizerConfig, xp: Arrays) -> Rule:

@@ -13,7 +13,7 @@ class EngineConfig:
     """What computes the steps.
 
     Attributes:
-      name: `keras_dtensor` or `jax`.
+      name: `keras_dtensor`, `core_dtensor` or `jax`.
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
         a step must not read what it has written; the engine's does not, and a model that does is refused.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
@@ -141,10 +141,15 @@ class OptimizerConfig:
 
     Attributes:
       name: `adam`, `adamw`, `sgd` or `rmsprop`.
+      frozen_step: a slip to be copied: Adam's bias correction stays at step 1, as where a Python number is traced.
+      reread_slots: a slip to be copied: Adam's moments are assigned and read back in one step, as stock optimizers do;
+        with `engine.combine_all_reduces` DTensor then gives those of the step before, on more than one device.
     """
 
     name: str = "adam"
     learning_rate: float = 0.01
+    frozen_step: bool = False
+    reread_slots: bool = False
     beta_1: float | None = None
     beta_2: float | None = None
     epsilon: float | None = None

@@ -186,7 +186,8 @@ def _record_result(
     for name in names:
         tracker.log_artifact(folder / name)
     if config.trainer.log_model and config.tracking.name != "none":
-        tracker.log_keras_model(engine.plain_model(), as_float(data.eval.images[:2]))
+        with quiet_native_log(folder / "runner.log"):  # to save a model, Keras 3 loads TensorFlow where that is there
+            tracker.log_keras_model(engine.plain_model(), as_float(data.eval.images[:2]))
 
 
 def _result_rows(config: RunConfig, result: loop.Result) -> list[tuple[str, str]]:

@@ -47,6 +47,10 @@ def refusal(args: str, *shown: str) -> Refusal:
 
 
 REFUSALS = [
+    # Engines.
+    refusal("engine=jx", "engine=jx", "did you mean engine=jax?"),
+    refusal("engine=jax engine.loop=devise", "engine.loop=devise", "auto, device, host", "did you mean device?"),
+    refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),
     # Groups, options and keys that are not there.
     refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),

@@ -18,6 +18,10 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int) -> Engine:
         from runner.engine.jax import JaxEngine
 
         return JaxEngine(config, data, total_steps)
+    if config.engine.name == "core_dtensor":
+        from runner.engine.core_dtensor import CoreDTensorEngine
+
+        return CoreDTensorEngine(config, data, total_steps)
     from runner.engine.keras_dtensor import KerasDTensorEngine
 
     return KerasDTensorEngine(config, data, total_steps)

@@ -98,7 +98,7 @@ class Steps:
         self.graph = tf.compat.v1.get_default_graph()
         if self._held.mesh.size > 1:
             check_indexing(self.graph)
-        if self._config.engine.combine_all_reduces:
+        if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             handles = {id(held.handle): path for path, held in {**self._held.variables, **self._held.slots}.items()}
             check_order(self.graph, handles)
         hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
@@ -160,9 +160,21 @@ class Steps:
             with tf.name_scope(path.replace("/", ".")):
                 values = {slot: held.read_value() for slot, held in slots.items()}
                 weight, new = self._rule.update(gradient, read_held(variable), values, rate, done + 1.0)
-            writes += [(variable, weight), *((slots[slot], new[slot]) for slot in self._rule.slots)]
+            if self._config.optimizer.reread_slots:
+                weight = self._reread(variable, slots, new, rate, done + 1.0)
+                new = {}
+            writes += [(variable, weight), *((slots[slot], new[slot]) for slot in new)]
         for variable, value in writes:
             variable.assign(value)
+
+    def _reread(self, variable: Any, slots: Mapping[str, Any], new: Mapping[str, Any], rate: Any, step: Any) -> Any:
+        """Assigns the slots and computes the weight from what is read back: wrong under the all-reduce combiner."""
+        assert self._rule.apply is not None
+        for slot, held in slots.items():
+            held.assign(new[slot])
+        return self._rule.apply(
+            read_held(variable), {slot: held.read_value() for slot, held in slots.items()}, rate, step
+        )
 
     def evaluate(self, images: Any, labels: Any, loss_sum: Any, confusion_cc: Any) -> tuple[Any, Any]:
         """The traced evaluation of one batch: images (1, B, H, W, D), labels (1, B)."""

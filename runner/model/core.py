@@ -19,6 +19,7 @@ def build(
     layouts: Mapping[str, Any] | None = None,
     hidden: Sequence[int] = (700, 500),
     overwrite_second: bool = False,
+    same_key: bool = False,
     seed: int = 0,
 ) -> Any:
     """Builds an MLP: ReLU(784 x 700), ReLU(700 x 500), logits(500 x 10).
@@ -30,6 +31,7 @@ def build(
       layouts: `d1/kernel` and the like -> DTensor layout; none or empty builds on one device.
       hidden: units of each hidden layer.
       overwrite_second: a slip of the tutorial's code, which sets the second hidden size to the number of classes.
+      same_key: as the tutorial, draws every layer from the one key (seed, seed + 1), not each from its own.
       seed: of the initial weights.
 
     Returns:
@@ -40,25 +42,29 @@ def build(
         units[1] = num_classes
     if keras is not None:
         return mlp.explicit(keras, input_shape, num_classes, layouts or {}, units, "relu")
-    return _modules(input_shape, [*units, num_classes], layouts or {}, seed)
+    units.append(num_classes)
+    keys = [(seed, seed + 1) if same_key else (seed, index) for index in range(len(units))]
+    return _modules(input_shape, units, layouts or {}, keys)
 
 
-def _modules(input_shape: tuple[int, ...], units: Sequence[int], layouts: Mapping[str, Any], seed: int) -> Any:
+def _modules(
+    input_shape: tuple[int, ...], units: Sequence[int], layouts: Mapping[str, Any], keys: Sequence[tuple[int, int]]
+) -> Any:
     import tensorflow as tf
 
     class Dense(tf.Module):  # type: ignore[misc]
         """activation(x @ kernel + bias), (batch, in) -> (batch, out).
 
-        Weights are uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010), drawn without state from the seed and
-        the layer's index; biases are zero.
+        Weights are uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010), drawn without state from the layer's
+        key; biases are zero.
         """
 
         def __init__(self, index: int, inputs: int, outputs: int, activation: Any) -> None:
             super().__init__(name=f"d{index + 1}")
             self.activation = activation
             limit = (6.0 / (inputs + outputs)) ** 0.5
-            self.kernel = variable(f"{self.name}/kernel", _uniform, (inputs, outputs), limit, (seed, index))
-            self.bias = variable(f"{self.name}/bias", _zeros, (outputs,), limit, (seed, index))
+            self.kernel = variable(f"{self.name}/kernel", _uniform, (inputs, outputs), limit, keys[index])
+            self.bias = variable(f"{self.name}/bias", _zeros, (outputs,), limit, keys[index])
 
         def __call__(self, x: Any) -> Any:
             with self.name_scope:
