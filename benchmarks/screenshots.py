@@ -96,17 +96,6 @@ def choose_metric(page: Any, name: str) -> None:
     page.keyboard.press("Escape")
 
 
-def widen_names(page: Any) -> None:
-    """Drags the names' column wide enough for what varied."""
-    header = page.locator("[role=columnheader]", has_text="Run Name").last
-    edge = header.locator(".ag-header-cell-resize").first.bounding_box()
-    x, y = edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + 110, y, steps=5)
-    page.mouse.up()
-
-
 def save(page: Any, path: Path) -> None:
     """Writes what the page shows as a small PNG."""
     page.wait_for_timeout(1500)  # charts fade in
