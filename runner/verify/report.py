@@ -17,7 +17,7 @@ from rich.table import Table
 from runner.plan.table import break_path
 from runner.verify.compare import FACTOR, TWINS, ULPS, Check
 
-_PACKAGES = ("tensorflow", "tf-keras", "numpy", "runner")
+_PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
 _KINDS = ("initial", "loss", "gradient", "parameter", "statistic", "slot")
 _BLUNT_NAMED = 3
 _LONGEST = 34  # columns of a path on the terminal

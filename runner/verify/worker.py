@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -45,17 +46,16 @@ def run_side(side: str, folder: Path) -> dict[str, float]:
     Returns:
       What else the comparison states: of the reference, the length of the longest sum and the twins' noise.
     """
-    from runner.engine.dtensor import prepare_environment
-
     request = read_request(folder)
-    prepare_environment(request.config)
+    environment = "jax_environment" if request.config.engine.name == "jax" else "dtensor"
+    importlib.import_module(f"runner.engine.{environment}").prepare_environment(request.config)
     return _reference(request, folder) if side == "reference" else _mesh(request, folder)
 
 
 def _reference(request: Request, folder: Path) -> dict[str, float]:
-    from runner.verify.reference import Reference
+    from runner.verify.reference import make_reference
 
-    reference = Reference(request)
+    reference = make_reference(request)
     terms = reference.longest_sum()
     size = noise(terms)
     np.savez(folder / "reference.npz", **reference.train())  # type: ignore[arg-type]
