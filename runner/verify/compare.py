@@ -22,6 +22,8 @@ An entry of the mesh's run may then differ by a small multiple of what the twins
 is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a variable's entries, 90%,
 99% and all of them must lie as close as that share of them does in the twins. A wrong engine moves most entries, and
 the twins' few wild ones don't hide that.
+
+Two engines on one mesh are held against each other by the same tolerances: each adds the terms in an order of its own.
 """
 
 from __future__ import annotations
