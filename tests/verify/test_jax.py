@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.verify.test_verify import NORMALIZED, command, result
+from tests.verify.test_verify import command, result
 
 pytestmark = pytest.mark.slow
 
@@ -18,9 +18,9 @@ VIT = ["model=vit", "model.patch=4", "model.depth=1", "model.dim=32", "model.mlp
     [
         ["mesh=batch8", "dataset.remainder=pad"],
         ["mesh=batch4_model2", "layout=megatron", *VIT],
-        ["mesh=batch4", *NORMALIZED, "optimizer=sgd", "optimizer.clip.global_norm=0.5"],
+        ["mesh=batch2", "model=convnet", "dataset.batch_size=32", "optimizer=sgd", "optimizer.clip.global_norm=0.5"],
     ],
-    ids=["mlp", "vit", "normalized"],
+    ids=["mlp", "vit", "convnet"],
 )
 def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: list[str]) -> None:
     done = command(tmp_path, "engine=jax", "verify.steps=3", "tracking=none", *overrides)
