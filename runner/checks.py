@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 
@@ -26,6 +27,7 @@ def check(config: RunConfig) -> None:
     _one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
     if config.engine.name == "jax":
         jax_environment.check_installed()
+    _check_against(config)
     if config.engine.intra_op_threads is not None:
         _positive("engine.intra_op_threads", config.engine.intra_op_threads)
     config.mesh.axes = mesh.resolve_axes(config.mesh)
@@ -49,6 +51,24 @@ def check(config: RunConfig) -> None:
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
     _one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
     _check_batches(config)
+
+
+def _check_against(config: RunConfig) -> None:
+    key, other = "against.engine", config.against.engine
+    if other is None:
+        return
+    _one_of(key, other, ENGINES)
+    if other == config.engine.name:
+        raise refuse(
+            key,
+            other,
+            allowed=f"another engine than engine.name={other}",
+            mend=f"set {key}={next(name for name in ENGINES if name != other)}, or leave it out for one device",
+        )
+    if other == "jax":
+        jax_environment.check_installed(key)
+    elif importlib.util.find_spec("tensorflow") is None:
+        raise refuse(key, other, allowed="it needs tensorflow, which is not installed", mend="pip install -e .")
 
 
 def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:

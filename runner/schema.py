@@ -239,6 +239,17 @@ class VerifyConfig:
 
 
 @dataclass
+class AgainstConfig:
+    """What `runner.verify` holds the engine against.
+
+    Attributes:
+      engine: another engine, on the same mesh and layout; null: one device.
+    """
+
+    engine: str | None = None
+
+
+@dataclass
 class TrackingConfig:
     """Where the run is recorded.
 
@@ -301,6 +312,7 @@ class RunConfig:
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
+    against: AgainstConfig = field(default_factory=AgainstConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)

@@ -19,8 +19,11 @@ _FLAGS = {
 }
 
 
-def check_installed() -> None:
+def check_installed(key: str = "engine.name") -> None:
     """Checks that the engine's packages are there, without importing them.
+
+    Args:
+      key: that names the engine.
 
     Raises:
       ConfigError: names the command that installs them.
@@ -28,7 +31,7 @@ def check_installed() -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise refuse(
-            "engine.name",
+            key,
             "jax",
             allowed=f"it needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
             mend="pip install -e '.[jax]'",

@@ -13,6 +13,7 @@ from runner.errors import EngineError
 from runner.schema import RunConfig
 from runner.verify.children import WORKER, run_child
 from runner.verify.compare import TWINS, compare
+from runner.verify.parity import parity, without_dropout
 from runner.verify.report import Report
 from runner.verify.request import make_request, read_arrays, write_request
 
@@ -20,10 +21,12 @@ from runner.verify.request import make_request, read_arrays, write_request
 def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Report:
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
+    With `against.engine`, a third process trains on the mesh with that engine, and the two engines are compared.
+
     Args:
       config: checked.
       data: the config's dataset.
-      folder: gets each process's output, `verify-reference.log` and `verify-mesh.log`.
+      folder: gets each process's output, `verify-reference.log`, `verify-mesh.log` and so on.
       worker: module that the processes run.
 
     Returns:
@@ -33,13 +36,15 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
       ConfigError: the model, the layout or the dataset refuse the config.
       EngineError: a process failed, or the two sides don't hold the same variables.
     """
+    peers = parity(config)
+    sides = ("reference", "mesh", *(["against"] if peers else []))
     with tempfile.TemporaryDirectory(prefix="runner-verify-") as name:
         shared = Path(name)
-        write_request(shared, make_request(config, data))
-        stated = run_child("reference", shared, folder / "verify-reference.log", worker)
-        run_child("mesh", shared, folder / "verify-mesh.log", worker)
-        reference, on_mesh = (read_arrays(shared / f"{side}.npz") for side in ("reference", "mesh"))
+        write_request(shared, make_request(without_dropout(config) if peers else config, data))
+        said = {side: run_child(side, shared, folder / f"verify-{side}.log", worker) for side in sides}
+        reference, *found = (read_arrays(shared / f"{side}.npz") for side in sides)
         twins = [read_arrays(shared / f"twin_{number}.npz") for number in range(TWINS)]
+    stated = said["reference"]
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
         raise EngineError(
@@ -47,9 +52,11 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
             "can be compared from there; lower optimizer.learning_rate or verify.steps"
         )
     try:
-        checks = compare(reference, twins, on_mesh, stated["noise"])
+        if peers is None:
+            checks = compare(reference, twins, found[0], stated["noise"])
+        else:
+            checks = compare(reference, twins, found[1], stated["noise"], found[0], peers.sides)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
-    return Report(
-        tuple(checks), config.verify.steps, mesh.describe(config.mesh.axes), int(stated["terms"]), stated["noise"]
-    )
+    axes = mesh.describe(config.mesh.axes)
+    return Report(tuple(checks), config.verify.steps, axes, int(stated["terms"]), stated["noise"], peers)

@@ -1,4 +1,4 @@
-"""The two sides as child processes, one after the other: virtual devices can't change within a process."""
+"""The sides as child processes, one after the other: virtual devices can't change within a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> dict[
     """Runs one side to its end.
 
     Args:
-      side: `reference` or `mesh`.
+      side: `reference`, `mesh` or `against`.
       folder: holds the request, and gets the side's arrays.
       log: gets what the process and its libraries print.
       worker: module that is run; its main does what `runner.verify.worker`'s does.

@@ -22,6 +22,8 @@ An entry of the mesh's run may then differ by a small multiple of what the twins
 is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a variable's entries, 90%,
 99% and all of them must lie as close as that share of them does in the twins. A wrong engine moves most entries, and
 the twins' few wild ones don't hide that.
+
+Two engines on one mesh are held against each other by the same tolerances: each adds the terms in an order of its own.
 """
 
 from __future__ import annotations
@@ -100,7 +102,24 @@ class Check:
         return self.ratio <= 1.0
 
 
-def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory, noise: float) -> list[Check]:
+@dataclass(frozen=True)
+class _Arrays:
+    """One array of each run: on one device, its twins', what is judged, and what that is held against."""
+
+    single: Array
+    twins: Sequence[Array]
+    found: Array
+    expected: Array
+
+
+def compare(
+    reference: Trajectory,
+    twins: Sequence[Trajectory],
+    mesh: Trajectory,
+    noise: float,
+    expected: Trajectory | None = None,
+    sides: tuple[str, str] = ("one device", "the mesh"),
+) -> list[Check]:
     """Compares every array of a run.
 
     Args:
@@ -109,37 +128,45 @@ def compare(reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory
       twins: the same of runs with noise.
       mesh: the same of the run on the mesh.
       noise: the twins' relative noise.
+      expected: the same of another engine's run on the mesh, to compare with in place of the reference. The
+        tolerances are the same; the initial weights, which each engine draws in its own way, are not compared.
+      sides: what `mesh` is compared with and `mesh`, in words.
 
     Returns:
       A check an array, in the order of `reference`.
 
     Raises:
-      ValueError: the two runs don't hold the same arrays of the same shapes.
+      ValueError: the runs don't hold the same arrays of the same shapes.
     """
-    different = sorted(set(reference) ^ set(mesh))
-    if different:
-        raise ValueError(f"one device and the mesh do not hold the same arrays: {', '.join(different[:5])}")
-    for key, value in reference.items():
+    held = expected or reference
+    for run in (mesh, reference):
+        different = sorted(set(held) ^ set(run))
+        if different:
+            raise ValueError(f"{' and '.join(sides)} do not hold the same arrays: {', '.join(different[:5])}")
+    for key, value in held.items():
         if value.shape != mesh[key].shape:
-            raise ValueError(f"{key} has shape {list(value.shape)} on one device and {list(mesh[key].shape)} there")
-    return [_check(key, reference, twins, mesh, noise) for key in reference]
+            shapes = list(value.shape), list(mesh[key].shape)
+            raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} there")
+    keys = [key for key in reference if expected is None or not key.startswith("initial/")]
+    return [
+        _check(key, _Arrays(reference[key], [twin[key] for twin in twins], mesh[key], held[key]), reference, noise)
+        for key in keys
+    ]
 
 
-def _check(key: str, reference: Trajectory, twins: Sequence[Trajectory], mesh: Trajectory, noise: float) -> Check:
-    steps = len(reference["loss"])
+def _check(key: str, arrays: _Arrays, reference: Trajectory, noise: float) -> Check:
+    last = len(reference["loss"]) + 0.5
     group, _, path = key.partition("/")
     if key == "loss":
-        return _loss(reference["loss"], [twin["loss"] for twin in twins], mesh["loss"])
+        return _loss(arrays)
     if group == "initial":
-        return _initial(path, reference[key], mesh[key])
+        return _initial(path, arrays.expected, arrays.found)
     if group == "gradient":
-        return _ranked("gradient", key, path, 1.5, reference[key], [twin[key] for twin in twins], mesh[key])
+        return _ranked("gradient", key, path, 1.5, arrays)
     if group == "optimizer":
-        variable = path.partition("/")[2]
-        return _ranked("slot", key, variable, steps + 0.5, reference[key], [twin[key] for twin in twins], mesh[key])
-    start, values = reference[f"initial/{path}"], [twin[key] for twin in twins]
+        return _ranked("slot", key, path.partition("/")[2], last, arrays)
     kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noise)
-    return _ranked(kind, path, path, steps + 0.5, reference[key], values, mesh[key], start, sums)
+    return _ranked(kind, path, path, last, arrays, reference[f"initial/{path}"], sums)
 
 
 def _initial(path: str, reference: Array, mesh: Array) -> Check:
@@ -151,17 +178,19 @@ def _initial(path: str, reference: Array, mesh: Array) -> Check:
     return Check("initial", name, path, 0, worst, _over(worst, scale), scale, "all", worst, 0.0, ratio, 0.0, False)
 
 
-def _loss(reference: Array, twins: Sequence[Array], mesh: Array) -> Check:
+def _loss(arrays: _Arrays) -> Check:
     """A step's loss is one number, so its tolerance is the twins' largest difference of all the steps so far."""
-    difference = np.abs(mesh.astype(np.float64) - reference)
-    spread = np.maximum.accumulate(np.max([np.abs(twin.astype(np.float64) - reference) for twin in twins], axis=0))
-    floor = ULPS * np.finfo(np.float32).eps * np.maximum(np.abs(reference), 1.0)
+    single, expected = arrays.single, arrays.expected
+    difference = np.abs(arrays.found.astype(np.float64) - expected)
+    spread = np.max([np.abs(twin.astype(np.float64) - single) for twin in arrays.twins], axis=0)
+    spread = np.maximum.accumulate(spread)
+    floor = ULPS * np.finfo(np.float32).eps * np.maximum(np.abs(expected), 1.0)
     tolerance = FACTOR * spread + floor
     ratios = _ratios(difference, tolerance)
     worst = int(np.argmax(ratios))
     failed = np.flatnonzero(~(ratios <= 1.0))
     step = int(failed[0] if len(failed) else worst) + 1
-    scale = _largest(reference)
+    scale = _largest(expected)
     absolute = _largest(difference)
     return Check(
         "loss",
@@ -185,17 +214,16 @@ def _ranked(
     name: str,
     variable: str,
     step: float,
-    reference: Array,
-    twins: Sequence[Array],
-    mesh: Array,
+    arrays: _Arrays,
     start: Array | None = None,
     noise: float = 0.0,
 ) -> Check:
-    moved = reference.astype(np.float64) - (0.0 if start is None else start)
-    scale = _largest(moved) or _largest(reference)
-    difference = at_ranks(mesh, reference)
-    spread = np.max([at_ranks(twin, reference) for twin in twins], axis=0)
-    floor = ULPS * float(np.finfo(reference.dtype).eps) * _largest(reference)
+    expected = arrays.expected
+    moved = expected.astype(np.float64) - (0.0 if start is None else start)
+    scale = _largest(moved) or _largest(expected)
+    difference = at_ranks(arrays.found, expected)
+    spread = np.max([at_ranks(twin, arrays.single) for twin in arrays.twins], axis=0)
+    floor = ULPS * float(np.finfo(expected.dtype).eps) * _largest(expected)
     tolerance = FACTOR * spread + floor + noise * scale
     ratios = _ratios(difference, tolerance)
     worst = int(np.argmax(ratios))

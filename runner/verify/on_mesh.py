@@ -8,6 +8,7 @@ import numpy as np
 
 from runner.engine import make_engine
 from runner.engine.base import Array
+from runner.errors import EngineError
 from runner.verify.request import Request
 
 
@@ -22,13 +23,19 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
       The run's arrays, see `runner.verify.compare.compare`; `initial/` holds the engine's own initial weights.
 
     Raises:
-      ConfigError, EngineError: the engine refuses the config, or its canary failed.
+      ConfigError: the engine refuses the config.
+      EngineError: its canary failed, or a variable has another shape than on the single device.
     """
+    name = request.config.engine.name
     engine = make_engine(request.config, request.data, request.total_steps)
     engine.build()
     own = engine.state()
     slots = {path: np.zeros_like(value) for path, value in own.items() if path.startswith("optimizer/")}
     initial = {path: value for path, value in own.items() if path not in slots}
+    for path in sorted(set(initial) & set(start)):
+        if initial[path].shape != start[path].shape:
+            shapes = list(start[path].shape), list(initial[path].shape)
+            raise EngineError(f"{path} has shape {shapes[0]} on one device, engine {name} gives it {shapes[1]}")
     engine.load_state({path: start.get(path, value) for path, value in initial.items()} | slots)
     gradients = engine.gradients(request.batches, 0)
     losses, done = [], 0

@@ -27,7 +27,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     Args:
       config: checked.
       composed: the same as Hydra composed it, for the record.
-      worker: module that the two processes run.
+      worker: module that the processes run.
 
     Raises:
       EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
@@ -66,13 +66,14 @@ def verify_recorded(
       folder: gets verify.json, verify.md and the processes' output.
       tracker: gets those files, the figures, and the tag `runner.verified`.
       console: shows the table and the verdict.
-      worker: module that the two processes run.
+      worker: module that the processes run.
 
     Raises:
       EngineError: the mesh differs from one device, or a process failed.
       ConfigError: a process refused the config.
     """
-    console.print(f"verify: {config.verify.steps} steps on one device, then on the mesh", soft_wrap=True)
+    engines = f" with {config.engine.name} and with {config.against.engine}" if config.against.engine else ""
+    console.print(f"verify: {config.verify.steps} steps on one device, then on the mesh{engines}", soft_wrap=True)
     report = verify(config, data, folder, worker)
     for path in report.write(folder, content):
         tracker.log_artifact(path)

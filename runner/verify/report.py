@@ -16,8 +16,9 @@ from rich.table import Table
 
 from runner.plan.table import break_path
 from runner.verify.compare import FACTOR, TWINS, ULPS, Check
+from runner.verify.parity import Parity
 
-_PACKAGES = ("tensorflow", "tf-keras", "numpy", "runner")
+_PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
 _KINDS = ("initial", "loss", "gradient", "parameter", "statistic", "slot")
 _BLUNT_NAMED = 3
 _LONGEST = 34  # columns of a path on the terminal
@@ -33,6 +34,7 @@ class Report:
       mesh: axes in words, as `batch=4 model=2`.
       terms: length of the longest sum.
       noise: the twins' relative noise.
+      parity: the two engines that are compared; null: the mesh and one device.
     """
 
     checks: tuple[Check, ...]
@@ -40,6 +42,7 @@ class Report:
     mesh: str
     terms: int
     noise: float
+    parity: Parity | None = None
 
     @property
     def passed(self) -> bool:
@@ -61,7 +64,7 @@ class Report:
         """Says in one line what came out."""
         if self.passed:
             line = (
-                f"verified: {self.steps} steps on {self.mesh} equal one device; {self.worst.name} comes nearest, at "
+                f"verified: {self.steps} steps {self._equal()}; {self.worst.name} comes nearest, at "
                 f"{self.worst.ratio:.0%} of its tolerance"
             )
             blunt = [check.name for check in self.checks if check.blunt]
@@ -72,18 +75,30 @@ class Report:
         kinds = {kind: [check for check in failed if check.kind == kind] for kind in _KINDS}
         worst = [max(checks, key=_severity) for checks in kinds.values() if checks]
         return (
-            f"FAILED: the mesh {self.mesh} differs from one device, first in {_where(self.first)}; worst of a kind "
+            f"FAILED: {self._differs()}, first in {_where(self.first)}; worst of a kind "
             f"{', '.join(f'{check.name} ({_times(check.ratio)} its tolerance)' for check in worst)}; "
             f"{len(failed)} of {len(self.checks)} comparisons failed"
         )
 
+    def _equal(self) -> str:
+        if self.parity is None:
+            return f"on {self.mesh} equal one device"
+        return f"of {self.parity.second} on {self.mesh} equal those of {self.parity.first}"
+
+    def _differs(self) -> str:
+        if self.parity is None:
+            return f"the mesh {self.mesh} differs from one device"
+        return f"{self.parity.second} differs from {self.parity.first} on {self.mesh}"
+
     def basis(self) -> str:
-        """Says where the tolerances come from."""
-        return (
-            f"tolerance: {FACTOR:g} times what one device differs by from itself under a relative noise of "
+        """Says what is compared with what, and where the tolerances come from."""
+        single = f"one device of {self.parity.first}" if self.parity else "one device"
+        initial = "not compared" if self.parity else "equal exactly"
+        return (f"{self.parity.basis()}; " if self.parity else "") + (
+            f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
             f"{self.noise:.1e} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps "
             f"times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that noise "
-            "besides; initial weights are equal exactly"
+            f"besides; initial weights are {initial}"
         )
 
     def metrics(self) -> dict[str, float]:
@@ -106,6 +121,7 @@ class Report:
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
+            "engines": None if self.parity is None else [self.parity.first, self.parity.second],
             "noise": self.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
@@ -128,7 +144,7 @@ class Report:
     def table(self) -> Table:
         """Returns the terminal's table: the losses, and of each variable the check nearest to its tolerance."""
         table = Table(
-            title=f"{self.mesh} beside one device, {self.steps} steps",
+            title=f"{self._title()}, {self.steps} steps",
             title_justify="left",
             box=SIMPLE,
             padding=(0, 1, 0, 0),
@@ -141,6 +157,11 @@ class Report:
             style = "" if check.passed else "bold red"
             table.add_row(break_path(check.variable or "(loss)", _LONGEST), *_cells(check), style=style)
         return table
+
+    def _title(self) -> str:
+        if self.parity is None:
+            return f"{self.mesh} beside one device"
+        return f"{self.parity.second} beside {self.parity.first} on {self.mesh}"
 
     def _worst_by_variable(self) -> Iterable[Check]:
         groups: dict[str, list[Check]] = {}

@@ -1,17 +1,20 @@
-"""One side of a verification, in a process of its own: `python -m runner.verify.worker reference|mesh FOLDER`."""
+"""One side of a verification, in a process of its own: `python -m runner.verify.worker SIDE FOLDER`."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from runner.errors import ConfigError, EngineError
 from runner.verify.compare import TWINS, noise
+from runner.verify.parity import second
 from runner.verify.request import Request, read_arrays, read_request
 
 
@@ -39,23 +42,24 @@ def run_side(side: str, folder: Path) -> dict[str, float]:
     """Runs one side and writes its arrays.
 
     Args:
-      side: `reference` or `mesh`; the latter needs the files of the former.
+      side: `reference`, `mesh` or, with the engine of `against`, `against`; the others need the files of the first.
       folder: holds the request.
 
     Returns:
       What else the comparison states: of the reference, the length of the longest sum and the twins' noise.
     """
-    from runner.engine.dtensor import prepare_environment
-
     request = read_request(folder)
-    prepare_environment(request.config)
-    return _reference(request, folder) if side == "reference" else _mesh(request, folder)
+    if side == "against":
+        request = replace(request, config=second(request.config))
+    environment = "jax_environment" if request.config.engine.name == "jax" else "dtensor"
+    importlib.import_module(f"runner.engine.{environment}").prepare_environment(request.config)
+    return _reference(request, folder) if side == "reference" else _mesh(request, folder, side)
 
 
 def _reference(request: Request, folder: Path) -> dict[str, float]:
-    from runner.verify.reference import Reference
+    from runner.verify.reference import make_reference
 
-    reference = Reference(request)
+    reference = make_reference(request)
     terms = reference.longest_sum()
     size = noise(terms)
     np.savez(folder / "reference.npz", **reference.train())  # type: ignore[arg-type]
@@ -64,12 +68,12 @@ def _reference(request: Request, folder: Path) -> dict[str, float]:
     return {"terms": terms, "noise": size}
 
 
-def _mesh(request: Request, folder: Path) -> dict[str, float]:
+def _mesh(request: Request, folder: Path, side: str) -> dict[str, float]:
     from runner.verify.on_mesh import train
 
     held = read_arrays(folder / "reference.npz")
     start = {key.removeprefix("initial/"): value for key, value in held.items() if key.startswith("initial/")}
-    np.savez(folder / "mesh.npz", **train(request, start))  # type: ignore[arg-type]
+    np.savez(folder / f"{side}.npz", **train(request, start))  # type: ignore[arg-type]
     return {}
 
 

@@ -1,0 +1,106 @@
+"""The single device's side of the engine `jax`: plain Keras 3 on JAX with its stock optimizer, without a mesh.
+
+Shapes: B examples a batch, HWD an image's height, width and channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from runner import optimizer
+from runner.engine.base import Array
+from runner.engine.jax_model import Keras3Factory, Names, check_model, layer_outputs
+from runner.verify.reference import Reference
+from runner.verify.request import Request
+
+
+class JaxReference(Reference):
+    """A plain Keras 3 model; see `Reference` for what the methods promise.
+
+    Its dropout masks are those of Keras's own training: the random generators' states go from step to step among the
+    non-trainable variables. They are no variables of the model, and are not compared.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """Builds the model from the config's seed.
+
+        Raises:
+          ConfigError: the builder fails, or made a model that no mesh can train.
+        """
+        import jax
+        import keras
+
+        super().__init__(request)
+        config = request.config
+        self._model = Keras3Factory(config.model, request.data, config.trainer.seed).build()
+        check_model(self._model, config, request.data.num_classes)
+        self._stock = optimizer.reference(config.optimizer, request.total_steps, keras)
+        self._stock.build(self._model.trainable_variables)
+        self._paths = {id(variable): path for path, variable in Names(self._model).variables.items()}
+        self._trained = [self._paths[id(variable)] for variable in self._model.trainable_variables]
+        self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
+        self._apply = jax.jit(self._stock.stateless_apply)
+        self.reset()
+        self.initial = self.variables()
+
+    def positions(self) -> int:
+        """Returns the most positions of a layer that has weights."""
+        layers = dict.fromkeys((path.rpartition("/")[0] for path in self._paths.values()), 1)
+        # The heads of an attention's projection are dims of its bias too.
+        layers |= {
+            path.removesuffix("/bias"): value.ndim for path, value in self.initial.items() if path.endswith("/bias")
+        }
+        outputs = layer_outputs(self._model, self._request.config.dataset.batch_size, self._request.data)
+        found = (math.prod(each.shape[1 : -layers[each.layer]]) for each in outputs if each.layer in layers)
+        return max(found, default=1)
+
+    def reset(self) -> None:
+        """Takes the values that the builder and the optimizer made; the variables themselves are never assigned."""
+        self._weights = [variable.value for variable in self._model.trainable_variables]
+        self._held = [variable.value for variable in self._model.non_trainable_variables]
+        self._kept = [variable.value for variable in self._stock.variables]
+
+    def weights(self) -> dict[str, Array]:
+        """Returns the trainable variables by canonical path."""
+        return {path: np.array(value) for path, value in zip(self._trained, self._weights, strict=True)}
+
+    def assign(self, weights: Mapping[str, Array]) -> None:
+        """Sets the trainable variables."""
+        self._weights = [weights[path] for path in self._trained]
+
+    def gradients(self, x_bhwd: Array, y_b: Array, share_b: Array, step: int) -> tuple[float, dict[str, Array]]:
+        """Returns a batch's loss and its gradients."""
+        del step  # the generators' states count the steps
+        (loss, self._held), found = self._gradients(self._weights, self._held, x_bhwd, y_b, share_b)
+        return float(loss), {path: np.array(value) for path, value in zip(self._trained, found, strict=True)}
+
+    def _loss(self, weights: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, share_b: Any) -> tuple[Any, list[Any]]:
+        """Returns the mean loss with the penalties, and the new non-trainable variables."""
+        import keras
+
+        logits_bc, held, penalties = self._model.stateless_call(
+            weights, held, x_bhwd, training=True, return_losses=True
+        )
+        loss_b = keras.losses.sparse_categorical_crossentropy(y_b, logits_bc.astype("float32"), from_logits=True)
+        return (loss_b * share_b).sum() + sum(penalties), held
+
+    def apply(self, gradients: Mapping[str, Array]) -> None:
+        """Lets the stock optimizer update the weights."""
+        given = [gradients[path] for path in self._trained]
+        self._weights, self._kept = self._apply(self._kept, given, self._weights)
+
+    def variables(self) -> dict[str, Array]:
+        """Returns every variable by canonical path."""
+        variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
+        values = {id(v): value for v, value in zip(variables, [*self._weights, *self._held], strict=True)}
+        return {path: np.array(values[variable]) for variable, path in self._paths.items()}
+
+    def slots(self, attribute: str) -> dict[str, Array]:
+        """Returns what the stock optimizer keeps."""
+        values = {id(v): value for v, value in zip(self._stock.variables, self._kept, strict=True)}
+        held = getattr(self._stock, attribute)
+        return {path: np.array(values[id(v)]) for path, v in zip(self._trained, held, strict=False)}

@@ -1,0 +1,60 @@
+"""Two engines on one mesh: what each is asked to compute, so that they can be held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from runner.schema import AgainstConfig, RunConfig
+
+_DROPOUT = "dropout"
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What is compared in place of a mesh and one device.
+
+    Attributes:
+      first: engine whose single device gives initial weights and tolerances.
+      second: engine that is held against it.
+      zeroed: builder options that are 0 on both sides.
+    """
+
+    first: str
+    second: str
+    zeroed: tuple[str, ...]
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Returns the two in words."""
+        return f"engine {self.first}", f"engine {self.second}"
+
+    def basis(self) -> str:
+        """Says under which conditions the two are compared."""
+        off = "".join(f"; {option} is 0 on both, as dropout masks are each engine's own" for option in self.zeroed)
+        return (
+            f"compared: {self.first} and {self.second} on the same mesh and layout, both from the initial weights "
+            f"that {self.first} draws, with the same batches{off}"
+        )
+
+
+def parity(config: RunConfig) -> Parity | None:
+    """Returns the parity that a config asks for, None where it is compared with one device."""
+    if config.against.engine is None:
+        return None
+    zeroed = (f"model.{_DROPOUT}",) if config.model.options.get(_DROPOUT) else ()
+    return Parity(config.engine.name, config.against.engine, zeroed)
+
+
+def without_dropout(config: RunConfig) -> RunConfig:
+    """Returns the config that both engines run: each draws dropout masks in its own way."""
+    options = config.model.options
+    if not options.get(_DROPOUT):
+        return config
+    return replace(config, model=replace(config.model, options={**options, _DROPOUT: 0.0}))
+
+
+def second(config: RunConfig) -> RunConfig:
+    """Returns the config of the engine that is held against the first."""
+    name = config.against.engine
+    assert name is not None
+    return replace(config, engine=replace(config.engine, name=name), against=AgainstConfig())

@@ -1,0 +1,45 @@
+"""The engine `jax` beside plain Keras 3 on one device, with TensorFlow installed and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.verify.test_verify import command, result
+
+pytestmark = pytest.mark.slow
+
+VIT = ["model=vit", "model.patch=4", "model.depth=1", "model.dim=32", "model.mlp=64", "model.dropout=0.1"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["mesh=batch8", "dataset.remainder=pad"],
+        ["mesh=batch4_model2", "layout=megatron", *VIT],
+        ["mesh=batch2", "model=convnet", "dataset.batch_size=32", "optimizer=sgd", "optimizer.clip.global_norm=0.5"],
+    ],
+    ids=["mlp", "vit", "convnet"],
+)
+def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: list[str]) -> None:
+    done = command(tmp_path, "engine=jax", "verify.steps=3", "tracking=none", *overrides)
+    content = result(tmp_path)
+    assert f"verified: 3 steps on {content['mesh']} equal one device" in done.stdout
+    assert {check["kind"] for check in content["checks"]} >= {"initial", "loss", "gradient", "parameter", "slot"}
+    assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
+
+
+def test_it_verifies_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
+    chosen = ["engine=jax", "mesh=batch2", "model.hidden=[16]", "verify.steps=2", "tracking=none"]
+    done = command(tmp_path, *chosen, module="tests.verify.blocked", BLOCKED="tensorflow,tf_keras,mlflow")
+    assert done.stdout.endswith("loaded: \n"), "the main process computes nothing"
+    for side in ("reference", "mesh"):
+        assert (tmp_path / "run" / f"verify-{side}.log").read_text().endswith("loaded: jax,keras\n")
+
+
+def test_a_side_loads_no_tensorflow_where_it_is_installed(tmp_path: Path) -> None:
+    chosen = ["engine=jax", "mesh=batch2", "model.hidden=[16]", "verify.steps=1", "tracking=none"]
+    command(tmp_path, *chosen, module="tests.verify.blocked", BLOCKED="-")
+    for side in ("reference", "mesh"):
+        assert (tmp_path / "run" / f"verify-{side}.log").read_text().endswith("loaded: jax,keras\n")

@@ -1,0 +1,114 @@
+"""Two engines on one mesh: equal where both are sound, and a wrong one is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner import checks
+from runner.errors import ConfigError
+from runner.schema import AgainstConfig, RunConfig
+from runner.verify.compare import compare, noise
+from runner.verify.parity import Parity, parity, second, without_dropout
+from runner.verify.report import Report
+from tests.engine import cases
+from tests.verify.test_compare import run
+from tests.verify.test_verify import WIDE, broken, command, failures, result
+
+SMALL = ["dataset.batch_size=32", "optimizer.learning_rate=0.001", "verify.steps=3", "tracking=none"]
+SIDES = ("engine a", "engine b")
+
+
+def config(engine: str, other: str | None) -> RunConfig:
+    made = cases.config({"batch": 2}, hidden=[16], dropout=0.5)
+    made.engine.name = engine
+    return replace(made, against=AgainstConfig(other))
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        ("nope", r"against.engine=nope is refused: one of keras_dtensor, jax"),
+        (
+            "jax",
+            r"against.engine=jax is refused: another engine than engine.name=jax; set against.engine=keras_dtensor",
+        ),
+    ],
+)
+def test_what_is_no_other_engine_is_refused(other: str, shown: str) -> None:
+    with pytest.raises(ConfigError, match=shown):
+        checks.check(config("jax", other))
+
+
+def test_an_engine_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"against.engine=jax is refused: it needs jax and keras"):
+        checks.check(config("keras_dtensor", "jax"))
+
+
+def test_both_engines_run_without_dropout_and_the_report_says_so() -> None:
+    asked = config("keras_dtensor", "jax")
+    found = parity(asked)
+    assert found == Parity("keras_dtensor", "jax", ("model.dropout",))
+    assert "model.dropout is 0 on both" in found.basis()
+    both = without_dropout(asked)
+    assert (both.model.options["dropout"], asked.model.options["dropout"]) == (0.0, 0.5)
+    assert parity(both) == Parity("keras_dtensor", "jax", ())
+    assert (second(both).engine.name, second(both).against.engine) == ("jax", None)
+    assert parity(config("jax", None)) is None
+
+
+def test_the_two_are_compared_with_each_other_by_the_single_devices_tolerance() -> None:
+    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    first, other = run(), run(4, 1e-5)
+    first["initial/d1/kernel"] = np.zeros_like(first["initial/d1/kernel"])  # drawn in another way
+    for both in (first, other):
+        both["gradient/d1/kernel"] += 1.0  # off from the single device together
+    found = compare(run(), twins, other, 0.0, first, SIDES)
+    assert all(check.passed for check in found)
+    assert {check.kind for check in found} == {"loss", "gradient", "parameter", "statistic", "slot"}
+    other["gradient/d1/kernel"] += 1e-3
+    found = compare(run(), twins, other, 0.0, first, SIDES)
+    assert [check.name for check in found if not check.passed] == ["gradient/d1/kernel"]
+    report = Report(tuple(found), 3, "batch=8", 128, noise(128), Parity("a", "b", ()))
+    assert "FAILED: b differs from a on batch=8, first in gradient/d1/kernel, step 1" in report.verdict()
+    assert report.content({})["engines"] == ["a", "b"]
+
+
+def test_engines_of_other_variables_are_named() -> None:
+    other = run()
+    other["final/d1/bias"] = other["final/bn/mean"]
+    with pytest.raises(ValueError, match="engine a and engine b do not hold the same arrays: final/d1/bias"):
+        compare(run(), [run()], other, 0.0, run(), SIDES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["engine=keras_dtensor", "against.engine=jax", "mesh=batch4_model2", "layout=megatron"],
+        ["engine=jax", "against.engine=keras_dtensor", "mesh=batch2"],
+        ["engine=keras_dtensor", "against.engine=jax", "mesh=batch2", "model=convnet"],
+    ],
+    ids=["mlp", "jax-first", "convnet"],
+)
+def test_two_sound_engines_agree(tmp_path: Path, overrides: list[str]) -> None:
+    done = command(tmp_path, *SMALL, *overrides)
+    content = result(tmp_path)
+    first, other = content["engines"]
+    assert f"verified: 3 steps of {other} on {content['mesh']} equal those of {first}" in done.stdout
+    assert "initial" not in {check["kind"] for check in content["checks"]}
+    assert ("model.dropout is 0 on both" in content["tolerance"]) == ("model=convnet" in overrides)
+    assert max(float(check["ratio"]) for check in content["checks"]) < 0.5, "far from the tolerances"
+
+
+@pytest.mark.slow
+def test_an_engine_that_scales_a_gradient_is_seen_by_the_other(tmp_path: Path) -> None:
+    done = broken(tmp_path, "scaled_gradient", "against.engine=jax", "tracking=none", "verify.steps=3")
+    found = failures(tmp_path)
+    assert "FAILED: jax differs from keras_dtensor on batch=8, first in gradient/d2/kernel" in done.stderr
+    assert [name for name in found if name.startswith("gradient/")] == ["gradient/d2/kernel"]
+    assert found["gradient/d2/kernel"] > WIDE
