@@ -13,11 +13,18 @@ import numpy as np
 
 from runner import mesh, optimizer
 from runner.engine.base import Array
-from runner.engine.keras_model import ModelFactory, named_variables
+from runner.engine.core_dtensor import ModuleFactory
+from runner.engine.keras_model import ModelFactory
 from runner.errors import ConfigError
 from runner.model import scope
 from runner.verify.reference import Reference
 from runner.verify.request import Request
+
+
+def _source(request: Request) -> ModelFactory | ModuleFactory:
+    """Returns where the engine's models come from; the stock optimizer is tf_keras's for modules too."""
+    factory = ModuleFactory if request.config.engine.name == "core_dtensor" else ModelFactory
+    return factory(request.config.model, request.data, request.config.trainer.seed)
 
 
 class KerasReference(Reference):
@@ -36,8 +43,9 @@ class KerasReference(Reference):
         tf_keras.backend.experimental.enable_tf_random_generator()
         self._device = f"/{mesh.device_kind(request.config.mesh).upper()}:0"
         with tf.device(self._device):
-            self._model = ModelFactory(request.config.model, request.data, request.config.trainer.seed).plain()
-        self._variables = named_variables(self._model)
+            source = _source(request)
+            self._model = source.plain()
+        self._variables = source.variables(self._model)
         trainable = {id(variable) for variable in self._model.trainable_variables}
         self._trained = {path: held for path, held in self._variables.items() if id(held) in trainable}
         self.initial = self.variables()
