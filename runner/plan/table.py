@@ -14,7 +14,7 @@ from runner.plan import rows
 from runner.plan.base import Plan
 
 WIDTH = 108  # columns, where the output is no terminal
-_WRAPPED = {"variable": 20, "rule": 21}  # columns of these at that width; they alone grow with the terminal
+_WRAPPED = {"variable": 24, "rule": 21}  # columns of these at that width; they alone grow with the terminal
 
 
 def plan_console() -> Console:

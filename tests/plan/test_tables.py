@@ -40,7 +40,7 @@ def test_the_tables_fit_the_terminal_and_lose_nothing(width: int) -> None:
     assert max(map(len, lines)) <= width
     for word in ("768x12x64", "float32", "[-, model, -]", "2.25 MiB", "1.12 MiB", "counted", "all_reduce"):
         assert word in out.getvalue(), word
-    squeezed = "".join(line[:20].strip() if width == WIDTH else line for line in lines)
+    squeezed = "".join(line[:24].strip() if width == WIDTH else line for line in lines)
     assert "encoder/block_3/attention/query_projection/kernel" in squeezed
 
 
