@@ -9,6 +9,8 @@ from runner.engine.base import Array, DataSpec, LayerOutput
 from runner.engine.dtensor_engine import DTensorEngine, Source
 from runner.errors import ConfigError
 from runner.model import target
+from runner.model.builder import call as build_model
+from runner.model.builder import check_outputs
 from runner.schema import ModelConfig, RunConfig
 
 
@@ -58,12 +60,7 @@ class ModuleFactory:
           ConfigError: it gives something else.
         """
         del model
-        shape = self.layer_outputs(1)[-1].shape
-        if shape[1:] != (self._data.num_classes,):
-            raise ConfigError(
-                f"model._target_={config.model.target} is refused: the model gives {list(shape)}, allowed is [batch, "
-                f"{self._data.num_classes}], one logit a class of the dataset; end it in a layer of that size"
-            )
+        check_outputs(self.layer_outputs(1)[-1].shape, self._data.num_classes, config.model)
 
     def whole(self, model: Any) -> set[str]:
         """Returns nothing: a dense layer computes with parts of its kernel."""
@@ -100,18 +97,13 @@ class ModuleFactory:
         return model
 
     def _build(self, keras: Any, layouts: Mapping[str, Any]) -> Any:
-        try:
-            return self._builder(
-                keras=keras,
-                input_shape=self._data.input_shape,
-                num_classes=self._data.num_classes,
-                layouts=layouts,
-                seed=self._seed,
-                **self._config.options,
-            )
-        except Exception as error:  # whatever a builder raises is the config's fault, and goes into one line
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            mend = "set model=mlp_core, or engine=keras_dtensor for a builder of Keras models"
-            raise ConfigError(
-                f"model._target_={self._config.target} is refused: the builder raised {reason}; {mend}"
-            ) from error
+        return build_model(
+            self._builder,
+            self._config,
+            mend="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
+            keras=keras,
+            input_shape=self._data.input_shape,
+            num_classes=self._data.num_classes,
+            layouts=layouts,
+            seed=self._seed,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from typing import Any
 from runner.engine.base import DataSpec, LayerOutput
 from runner.errors import ConfigError
 from runner.model import target
+from runner.model.builder import call as build_model
+from runner.model.builder import check_kind, check_outputs, parameters, refuse_padding
 from runner.schema import ModelConfig, RunConfig
 
 # Lists that Keras keeps beside the attributes; going through them would give a variable a second path.
@@ -122,28 +123,26 @@ class Keras3Factory:
 
         from runner.model.jax_layers import jax_keras
 
-        extra: dict[str, Any] = {target.LAYOUTS: {}} if target.LAYOUTS in _parameters(self._builder) else {}
+        extra: dict[str, Any] = {target.LAYOUTS: {}} if target.LAYOUTS in parameters(self._builder) else {}
         with _drawn_from(self._seed):
-            try:
-                model = self._builder(
-                    keras=keras if stock else jax_keras(),
-                    input_shape=self._data.input_shape,
-                    num_classes=self._data.num_classes,
-                    **self._config.options,
-                    **extra,
-                )
-                if isinstance(model, keras.Model) and not model.built:
-                    model(keras.KerasTensor((1, *self._data.input_shape), "float32"))
-            except Exception as error:  # whatever a builder raises is the config's fault, and goes into one line
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                raise ConfigError(
-                    f"model._target_={self._config.target} is refused: the builder raised {reason}"
-                ) from error
-        if not isinstance(model, keras.Model):
-            raise ConfigError(
-                f"model._target_={self._config.target} is refused: a builder returns a keras.Model made with the "
-                f"`keras` it is given (Keras 3), this one returned {type(model).__name__}"
+            model = build_model(
+                self._finished,
+                self._config,
+                keras=keras if stock else jax_keras(),
+                input_shape=self._data.input_shape,
+                num_classes=self._data.num_classes,
+                **extra,
             )
+        check_kind(model, keras.Model, self._config, "Keras 3")
+        return model
+
+    def _finished(self, **given: Any) -> Any:
+        """Returns the builder's model with its variables made."""
+        import keras
+
+        model = self._builder(**given)
+        if isinstance(model, keras.Model) and not model.built:
+            model(keras.KerasTensor((1, *self._data.input_shape), "float32"))
         return model
 
 
@@ -164,13 +163,6 @@ def _drawn_from(seed: int) -> Iterator[None]:
         random.setstate(before)
 
 
-def _parameters(builder: Any) -> Any:
-    try:
-        return inspect.signature(builder).parameters
-    except (TypeError, ValueError):
-        return {}
-
-
 def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
     """Checks what a model must be for any mesh.
 
@@ -184,20 +176,13 @@ def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
     """
     import keras
 
-    key = f"model._target_={config.model.target}"
-    image = (1, *[int(size) for size in model.input_shape[1:]]) if hasattr(model, "input_shape") else None
-    shape = model.compute_output_shape(image) if image else (1, num_classes)
-    if not isinstance(shape, tuple | list) or tuple(shape[1:]) != (num_classes,):
-        raise ConfigError(
-            f"{key} is refused: the model gives {shape}, allowed is [batch, {num_classes}], one logit a class of the "
-            "dataset; end it in a layer of that size"
-        )
+    if hasattr(model, "input_shape"):
+        image = (1, *[int(size) for size in model.input_shape[1:]])
+        shape = model.compute_output_shape(image)
+        check_outputs(shape if isinstance(shape, tuple | list) else (1,), num_classes, config.model)
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
-            raise ConfigError(
-                f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer "
-                f"{layer.name}; set dataset.remainder=drop"
-            )
+            raise refuse_padding(layer.name)
 
 
 def seed_indices(model: Any) -> list[int]:

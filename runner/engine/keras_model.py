@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.engine.base import Array, DataSpec, LayerOutput
 from runner.errors import ConfigError
 from runner.model import target
+from runner.model.builder import call as build_model
+from runner.model.builder import check_kind, check_outputs, parameters, refuse_padding
 from runner.model.dtensor_layers import dtensor_keras, whole_variables
 from runner.schema import ModelConfig, RunConfig
 
@@ -131,7 +132,7 @@ class ModelFactory:
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
         self._config, self._data, self._seed = config, data, seed
         self._builder = target.load(config.target)
-        self._takes_layouts = target.LAYOUTS in _parameters(self._builder)
+        self._takes_layouts = target.LAYOUTS in parameters(self._builder)
         self._built: Any = None  # the model on the mesh, where its layers know their shapes
 
     def plain(self, *, stock: bool = False) -> Any:
@@ -200,28 +201,19 @@ class ModelFactory:
 
         tf_keras.backend.reset_uids()  # unnamed layers get the same names at every call
         tf_keras.utils.set_random_seed(self._seed)
-        extra = {target.LAYOUTS: layouts} if self._takes_layouts else {}
+        extra: dict[str, Any] = {target.LAYOUTS: layouts} if self._takes_layouts else {}
         builder = self._builder
         if self._config.target.startswith("runner."):  # AutoGraph is for users' layers; ours lose seconds to it
             builder = tf.autograph.experimental.do_not_convert(builder)
-        try:
-            model = builder(
-                keras=keras,
-                input_shape=self._data.input_shape,
-                num_classes=self._data.num_classes,
-                **self._config.options,
-                **extra,
-            )
-        except Exception as error:  # whatever a builder raises is the config's fault, and goes into one line
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(
-                f"model._target_={self._config.target} is refused: the builder raised {reason}"
-            ) from error
-        if not isinstance(model, tf_keras.Model):
-            raise ConfigError(
-                f"model._target_={self._config.target} is refused: a builder returns a keras.Model made with the "
-                f"`keras` it is given (tf_keras), this one returned {type(model).__name__}"
-            )
+        model = build_model(
+            builder,
+            self._config,
+            keras=keras,
+            input_shape=self._data.input_shape,
+            num_classes=self._data.num_classes,
+            **extra,
+        )
+        check_kind(model, tf_keras.Model, self._config, "tf_keras")
         return model
 
     def _symbolic_input(self) -> Any:
@@ -241,13 +233,6 @@ class ModelFactory:
         internal._map_subclass_model_variable(model, layout_map)
 
 
-def _parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(builder).parameters
-    except (TypeError, ValueError):
-        return {}
-
-
 def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
     """Checks what a model must be for any mesh.
 
@@ -264,12 +249,8 @@ def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
     from tf_keras.src.engine.base_layer import BaseRandomLayer
 
     key = f"model._target_={config.model.target}"
-    shape = tuple(model.output_shape) if hasattr(model, "output_shape") else None
-    if shape is not None and shape[1:] != (num_classes,):
-        raise ConfigError(
-            f"{key} is refused: the model gives {list(shape)}, allowed is [batch, {num_classes}], one logit a class "
-            "of the dataset; end it in a layer of that size"
-        )
+    if hasattr(model, "output_shape"):
+        check_outputs(model.output_shape, num_classes, config.model)
     for layer in model.submodules:
         known = isinstance(layer, dtensor_keras().layers.Dropout)
         if isinstance(layer, BaseRandomLayer) and not known and _draws(layer) and _devices(config) > 1:
@@ -278,10 +259,7 @@ def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
                 "mesh; use keras.layers.Dropout of the `keras` that the builder is given, or mesh=single"
             )
         if isinstance(layer, tf_keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
-            raise ConfigError(
-                f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer "
-                f"{layer.name}; set dataset.remainder=drop"
-            )
+            raise refuse_padding(layer.name)
 
 
 def _draws(layer: Any) -> bool:

@@ -1,0 +1,72 @@
+"""Calling a config's builder, and what every engine refuses of it in the same words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runner.errors import ConfigError
+from runner.schema import ModelConfig
+
+
+def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Returns a builder's parameters; none where it does not tell."""
+    try:
+        return inspect.signature(builder).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **given: Any) -> Any:
+    """Calls a builder with the config's options.
+
+    Args:
+      builder: of the config's target.
+      config: its options go along.
+      mend: what else to do where it raises.
+      **given: `keras`, `input_shape`, `num_classes` and what else the engine gives.
+
+    Raises:
+      ConfigError: it raised. Whatever that is, it is the config's fault, and goes into one line.
+    """
+    try:
+        return builder(**given, **config.options)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        end = f"; {mend}" if mend else ""
+        raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
+
+
+def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> None:
+    """Checks that a builder returned a model of the Keras it was given.
+
+    Raises:
+      ConfigError: it returned something else.
+    """
+    if not isinstance(model, kind):
+        raise ConfigError(
+            f"model._target_={config.target} is refused: a builder returns a keras.Model made with the `keras` it is "
+            f"given ({library}), this one returned {type(model).__name__}"
+        )
+
+
+def check_outputs(shape: Sequence[int | None], num_classes: int, config: ModelConfig) -> None:
+    """Checks that a model gives one logit a class.
+
+    Raises:
+      ConfigError: it gives something else.
+    """
+    if tuple(shape[1:]) != (num_classes,):
+        raise ConfigError(
+            f"model._target_={config.target} is refused: the model gives {list(shape)}, allowed is [batch, "
+            f"{num_classes}], one logit a class of the dataset; end it in a layer of that size"
+        )
+
+
+def refuse_padding(layer: str) -> ConfigError:
+    """Returns the refusal of padded batches for a model whose statistics would count them."""
+    return ConfigError(
+        f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer {layer}; "
+        "set dataset.remainder=drop"
+    )
