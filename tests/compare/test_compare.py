@@ -148,7 +148,7 @@ def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list
         (["--experiment", "mine"], "--experiment mine is refused: experiments are"),
         (["--sweep", "none such"], "sweep none such is refused"),
         (["--metric", "eval/accuracy>high"], "high is not a number"),
-        (["--diff", "a", "b"], "--diff a is refused"),
+        (["--diff", "no-such", "none"], "--diff no-such is refused"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(

@@ -31,7 +31,7 @@ def config(engine: str, other: str | None) -> RunConfig:
 @pytest.mark.parametrize(
     ("other", "shown"),
     [
-        ("nope", r"against.engine=nope is refused: one of keras_dtensor, jax"),
+        ("nope", r"against.engine=nope is refused: one of keras_dtensor, core_dtensor, jax"),
         (
             "jax",
             r"against.engine=jax is refused: another engine than engine.name=jax; set against.engine=keras_dtensor",
