@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from runner.plan.table import WIDTH
+
 ROOT = Path(__file__).parents[2]
 RULES = (
     "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}, "
@@ -35,7 +37,7 @@ def planned(folder: Path) -> dict[str, Any]:
 def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(tmp_path: Path) -> None:
     done = run(tmp_path, "mesh=batch4_model2", RULES, f"hydra.run.dir={tmp_path / 'run'}")
     plan = planned(tmp_path / "run")
-    assert max(map(len, done.stdout.splitlines()[:-1])) <= 100
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= WIDTH
     assert {"config.yaml", "plan.md", "plan.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
     assert set(plan) >= {
         "format",
