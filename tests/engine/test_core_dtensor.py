@@ -1,0 +1,51 @@
+"""The Core engine equals one device on every kind of layout; the tutorial with its slips does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, object]]:
+    """Runs verify on digits; returns its exit code and report."""
+    command = [sys.executable, "-m", "runner.verify", *arguments, "dataset.name=digits", "dataset.batch_size=64"]
+    command += ["dataset.train=train", "dataset.eval=test", "verify.steps=3", "tracking=none"]
+    done = subprocess.run(
+        [*command, f"hydra.run.dir={folder / 'run'}"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads((folder / "run" / "verify.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout"), [("batch8", "replicated"), ("batch4_model2", "fsdp_megatron"), ("model8", "megatron")]
+)
+def test_modules_on_a_mesh_compute_what_one_device_computes(tmp_path: Path, mesh: str, layout: str) -> None:
+    small = ["model.hidden=[64,32]", "optimizer.learning_rate=0.001"]
+    code, report = verify(
+        tmp_path, "engine=core_dtensor", "model=mlp_core", f"mesh={mesh}", f"layout={layout}", *small
+    )
+    assert (code, report["verified"]) == (0, True)
+
+
+def test_the_tutorials_slips_are_seen_and_the_corrected_preset_passes(tmp_path: Path) -> None:
+    (tmp_path / "slips").mkdir()
+    (tmp_path / "mended").mkdir()
+    code, report = verify(tmp_path / "slips", "experiment=core_tutorial")
+    assert code == 1
+    assert report["first"] == "loss"
+    assert verify(tmp_path / "mended", "experiment=core_corrected")[0] == 0
