@@ -102,11 +102,13 @@ def _rows() -> list[Row]:
 
 TABLE = _rows()
 SHORT = [
+    Row("mlp", "model8", "megatron"),
     Row("convnet", "batch8", "fsdp"),
     Row("convnet", "batch2_height2_width2", "spatial2d"),
     Row("resnet", "batch2_height2", "fsdp_spatial"),
     Row("vit", "batch2_model4", "fsdp_megatron"),
     Row("vit", "batch2_height2_width2", "spatial2d"),
+    Row("vit", "batch4_model2", "auto"),
     TABLE[-2],
     TABLE[-1],
 ]
