@@ -215,6 +215,13 @@ def _check_trainer(config: TrainerConfig) -> None:
         raise refuse("trainer.seed", config.seed, allowed="0 to 2147483647", mend="set trainer.seed=1337")
     _one_of("trainer.progress", config.progress, ("auto", "bar", "lines", "none"))
     _one_of("trainer.on_nan", config.on_nan, ("stop", "continue"))
+    checkpoint, key = config.checkpoint, "trainer.checkpoint"
+    _positive(f"{key}.keep", checkpoint.keep)
+    if checkpoint.every_steps is not None:
+        _positive(f"{key}.every_steps", checkpoint.every_steps)
+    _within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)
+    if checkpoint.best is not None:
+        _one_of(f"{key}.best", checkpoint.best, ("eval/accuracy", "eval/loss"))
 
 
 def _check_batches(config: RunConfig) -> None:

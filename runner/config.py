@@ -19,7 +19,8 @@ from runner import checks
 from runner.errors import ConfigError, refuse
 from runner.schema import ModelConfig, RunConfig
 
-_GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig)}
+_WORDS = ("resume", "run")  # keys without a group
+_GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
 
 
 def convert(composed: DictConfig) -> RunConfig:
@@ -35,7 +36,7 @@ def convert(composed: DictConfig) -> RunConfig:
       ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.
     """
     for key in composed:
-        if key not in _GROUPS:
+        if key not in _GROUPS and key not in _WORDS:
             raise refuse(
                 str(key),
                 composed[key],
@@ -44,6 +45,8 @@ def convert(composed: DictConfig) -> RunConfig:
             )
     typed = {name: convert_group(name, composed) for name in _GROUPS}
     config = RunConfig(**typed)
+    for word in _WORDS:
+        setattr(config, word, None if composed.get(word) is None else str(composed[word]))
     checks.check(config)
     return config
 
@@ -160,7 +163,7 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
     content = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(content, dict)
-    for key in ("experiment", "sweep"):  # what made this config, not what it computes
+    for key in ("experiment", "sweep", *_WORDS):  # what made this config, not what it computes
         content.pop(key, None)
     content["mesh"]["axes"] = dict(config.mesh.axes)
     return {str(key): value for key, value in content.items()}

@@ -56,6 +56,8 @@ def training(
     steps: int,
     calls: CallSize,
     place: Callable[[HostBatches], PlacedBatches],
+    done: int = 0,
+    until_save: Callable[[int], int | None] = lambda _: None,
 ) -> Prefetcher[HostBatches, PlacedBatches]:
     """Returns the placed batches of one epoch, made ready on another thread.
 
@@ -66,29 +68,36 @@ def training(
       steps: steps of this epoch.
       calls: how many steps each call takes.
       place: puts batches on the devices.
+      done: steps of this epoch that a resumed run has behind it.
+      until_save: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
     """
     plan = train_plan(
         split.size,
         batch_size=config.dataset.batch_size,
         seed=config.trainer.seed,
         epoch=epoch,
+        start_step=done,
         shuffle=config.dataset.shuffle,
         remainder=config.dataset.remainder,
         steps=steps,
     )
-    return Prefetcher(_stacks(split, plan, lambda: calls.steps, calls.capacity), place, config.dataset.prefetch)
+
+    def size(taken: int) -> int:
+        return min(calls.steps, until_save(done + taken) or calls.steps)
+
+    return Prefetcher(_stacks(split, plan, size, calls.capacity), place, config.dataset.prefetch)
 
 
 def evaluation(split: Split, batch_size: int, limit: int | None) -> HostBatchIterator:
     """Yields every example of a split in order, one batch at a time; the last is padded with weight 0."""
-    return _stacks(split, eval_plan(split.size, batch_size, limit), lambda: 1, 1)
+    return _stacks(split, eval_plan(split.size, batch_size, limit), lambda _: 1, 1)
 
 
-def _stacks(split: Split, plan: Plan, size: Callable[[], int], capacity: int) -> HostBatchIterator:
-    """Yields a plan's batches, `size()` at a time, in arrays whose first dim is always `capacity`."""
+def _stacks(split: Split, plan: Plan, size: Callable[[int], int], capacity: int) -> HostBatchIterator:
+    """Yields a plan's batches, `size(taken)` at a time, in arrays whose first dim is always `capacity`."""
     done = 0
     while done < plan.steps:
-        steps = min(size(), plan.steps - done)
+        steps = min(size(done), plan.steps - done)
         images, labels = gather(split, plan.indices[done : done + steps])
         weights = plan.weights[done : done + steps]
         yield HostBatches(_padded(images, capacity), _padded(labels, capacity), _padded(weights, capacity), steps)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner.engine.base import EvalMetrics, Pending, StepMetrics
+from runner.engine.base import Array, EvalMetrics, Pending, StepMetrics
 from runner.errors import EngineError
 
 LogPoints = Callable[[int, Mapping[str, float]], None]
@@ -131,6 +131,9 @@ class History:
         loss, accuracy = np.mean(self._open, axis=0).tolist()
         self._open.clear()
         self.train.append((step, loss, accuracy))
+        self._log_window(step, loss, accuracy)
+
+    def _log_window(self, step: int, loss: float, accuracy: float) -> None:
         self._log(
             step, {"train/loss": loss, "train/accuracy": accuracy, "learning_rate": self._learning_rate(step - 1)}
         )
@@ -153,7 +156,53 @@ class History:
         """Begins the means of a new epoch."""
         self._epoch_steps, self._epoch_sums = 0, np.zeros(2)
 
+    def arrays(self) -> dict[str, Array]:
+        """Returns everything that `restore` needs; what is still in flight must have been drained."""
+        rows = [(step, one.loss, one.accuracy, one.examples) for step, one in self.evaluations]
+        return {
+            "train": np.array(self.train, np.float64).reshape(-1, 3),
+            "open": np.array(self._open, np.float64).reshape(-1, 2),
+            "epoch": np.array([self._epoch_steps, *self._epoch_sums], np.float64),
+            "evaluations": np.array(rows, np.float64).reshape(-1, 4),
+            "confusion": self.evaluations[-1][1].confusion if self.evaluations else np.zeros((0, 0), np.int64),
+        }
+
+    def restore(self, step: int, arrays: Mapping[str, Array]) -> None:
+        """Goes on from what `arrays` returned after `step` steps, and logs it all again: the log drops what it has.
+
+        Only the last evaluation's confusion matrix was kept; those before it have an empty one.
+        """
+        self._last_step = step
+        self.train = [(int(at), float(loss), float(accuracy)) for at, loss, accuracy in arrays["train"]]
+        self._open = [(float(loss), float(accuracy)) for loss, accuracy in arrays["open"]]
+        self._epoch_steps, self._epoch_sums = int(arrays["epoch"][0]), np.array(arrays["epoch"][1:])
+        empty, last = np.zeros((0, 0), np.int64), len(arrays["evaluations"]) - 1
+        self.evaluations = [
+            (
+                int(at),
+                EvalMetrics(float(loss), float(accuracy), int(count), arrays["confusion"] if i == last else empty),
+            )
+            for i, (at, loss, accuracy, count) in enumerate(arrays["evaluations"])
+        ]
+        for point in self.train:
+            self._log_window(*point)
+        for at, metrics in self.evaluations:
+            self._log_evaluation(at, metrics)
+
+    def latest(self) -> dict[str, float]:
+        """Returns the last value of each metric."""
+        found = {}
+        if self.train:
+            found = {"train/loss": self.train[-1][1], "train/accuracy": self.train[-1][2]}
+        if self.evaluations:
+            metrics = self.evaluations[-1][1]
+            found |= {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}
+        return found
+
     def add_evaluation(self, step: int, metrics: EvalMetrics) -> None:
         """Logs and keeps an evaluation."""
         self.evaluations.append((step, metrics))
+        self._log_evaluation(step, metrics)
+
+    def _log_evaluation(self, step: int, metrics: EvalMetrics) -> None:
         self._log(step, {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy})

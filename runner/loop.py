@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runner import feed, optimizer
+from runner.checkpoint.saver import Saver
 from runner.dataset import Dataset
 from runner.dataset.pipeline import steps_in_epoch
 from runner.display import Display
-from runner.engine.base import Engine, EvalMetrics
-from runner.errors import ConfigError, refuse
+from runner.engine.base import Array, Engine, EvalMetrics
+from runner.errors import ConfigError, Interrupted, refuse
 from runner.history import History, LogPoints, Meter
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 
 _SECONDS_BETWEEN_RATES = 0.5
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run goes on.
+
+    Attributes:
+      step: training steps done.
+      history: metrics so far, as `History.arrays` returned them.
+    """
+
+    step: int
+    history: Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -73,23 +88,32 @@ def eval_batch_size(config: RunConfig) -> int:
 
 
 def train(
-    config: RunConfig, engine: Engine, data: Dataset, log: LogPoints, display: Display, stop: StopRequest
+    config: RunConfig,
+    engine: Engine,
+    data: Dataset,
+    log: LogPoints,
+    display: Display,
+    stop: StopRequest,
+    saver: Saver,
+    start: Start | None = None,
 ) -> Result:
     """Trains for the config's epochs.
 
     Args:
       config: a checked config.
-      engine: built.
+      engine: built; for a run that goes on, with its state loaded.
       data: training and evaluation splits.
-      log: takes (step, points); must not block.
+      log: takes (step, points); must not block. A run that goes on logs its past again.
       display: shows progress.
       stop: is asked between device calls.
+      saver: is asked for checkpoints between device calls.
+      start: where a run goes on; null: at the beginning.
 
     Returns:
       What training left behind.
 
     Raises:
-      Interrupted: a signal came; every metric up to the last step has been logged.
+      Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
       EngineError: the loss is not finite and `trainer.on_nan` is `stop`.
     """
     trainer, per_epoch = config.trainer, epoch_steps(config, data.train.size)
@@ -100,15 +124,26 @@ def train(
         lambda step: float(optimizer.learning_rate(config.optimizer, step, total)),
         stop_on_nan=trainer.on_nan == "stop",
     )
-    meter, evaluation, step = Meter(), None, 0
+    meter, step = Meter(), 0
     calls = feed.call_size(config, data.train)
+    if start is not None:
+        step = start.step
+        history.restore(step, start.history)
+    evaluation = history.evaluations[-1][1] if history.evaluations else None
     try:
-        for epoch in range(trainer.epochs):
-            display.start_epoch(epoch, per_epoch)
-            history.start_epoch()
+        for epoch in range(_first_epoch(step, per_epoch, history), trainer.epochs):
+            first = epoch * per_epoch
+            done = step - first
+            display.start_epoch(epoch, per_epoch, done)
+            if not done:
+                history.start_epoch()
             rated = time.monotonic()
             meter.restart()
-            with feed.training(config, data.train, epoch, per_epoch, calls, engine.place) as batches:
+
+            def until_save(taken: int, first: int = first) -> int | None:
+                return saver.steps_left(first + taken)
+
+            with feed.training(config, data.train, epoch, per_epoch, calls, engine.place, done, until_save) as batches:
                 for placed in batches:
                     pending = engine.train_steps(placed, step)
                     # The call before is read only now, so that its metrics never hold up a call.
@@ -118,24 +153,42 @@ def train(
                     if time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
                         rated = time.monotonic()
                         _log_rate(log, step, meter.recent, config.dataset.batch_size)
-                    display.update(step - epoch * per_epoch, meter.recent, *history.epoch_means())
+                    display.update(step - first, meter.recent, *history.epoch_means())
                     stop.raise_if_requested()
+                    if step < first + per_epoch:  # the epoch's last step is saved with its evaluation
+                        saver.save_if_due(step, history)
             history.drain()
             meter.waited()
             # Logged at least once an epoch, however short it is.
             _log_rate(log, step, meter.steps_per_second, config.dataset.batch_size)
             due = (epoch + 1) % trainer.evaluate_every == 0 or epoch + 1 == trainer.epochs
-            evaluation = _evaluate(config, engine, data, stop) if due else None
-            if evaluation is not None:
-                history.add_evaluation(step, evaluation)
-            display.end_epoch(*history.epoch_means(), evaluation)
+            fresh = _evaluate(config, engine, data, stop) if due else None
+            if fresh is not None:
+                evaluation = fresh
+                history.add_evaluation(step, fresh)
+                saver.evaluated(step, history, fresh)
+            display.end_epoch(*history.epoch_means(), fresh)
+            saver.save_if_due(step, history)
+        history.flush()
+        saver.save(step, history)
+    except Interrupted:
+        history.flush()
+        saver.save(step, history)
+        raise
     finally:
         try:
             history.flush()
         finally:
+            saver.close()
             display.close()
     assert evaluation is not None
     return Result(step, meter, history, evaluation, *history.epoch_means())
+
+
+def _first_epoch(step: int, per_epoch: int, history: History) -> int:
+    """Returns the epoch that a run goes on with: one that was stopped in its evaluation is evaluated again."""
+    evaluated = bool(history.evaluations) and history.evaluations[-1][0] == step
+    return step // per_epoch - (1 if step and step % per_epoch == 0 and not evaluated else 0)
 
 
 def _log_rate(log: LogPoints, step: int, rate: float, batch_size: int) -> None:

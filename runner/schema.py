@@ -197,6 +197,27 @@ class DatasetConfig:
 
 
 @dataclass
+class CheckpointConfig:
+    """When the state of a run is saved, and how much of it is kept.
+
+    Attributes:
+      enabled: false saves nothing; such a run can neither be resumed nor evaluated or exported later.
+      every_steps: saves after every so many steps; null: not by steps.
+      every_minutes: saves when the last checkpoint is that old; null: not by time.
+      keep: how many of the last checkpoints stay, besides the best.
+      best: keeps the checkpoint with the best `eval/accuracy` or `eval/loss`; null: none for its metric.
+      folder: where runs keep their checkpoints; null: outputs/checkpoints.
+    """
+
+    enabled: bool = True
+    every_steps: int | None = None
+    every_minutes: float | None = 10.0
+    keep: int = 2
+    best: str | None = "eval/accuracy"
+    folder: str | None = None
+
+
+@dataclass
 class TrainerConfig:
     """How long and how to train.
 
@@ -212,6 +233,7 @@ class TrainerConfig:
       progress: `auto` (a bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
       on_nan: `stop` fails the run at the first loss that is not finite, `continue` does not look.
       verify_first: holds the mesh against one device before training, and fails the run where they differ.
+      checkpoint: when the state is saved. It is saved at the end besides, and where a signal ends the run.
     """
 
     epochs: int = 3
@@ -225,6 +247,7 @@ class TrainerConfig:
     progress: str = "auto"
     on_nan: str = "stop"
     verify_first: bool = False
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
 
 @dataclass
@@ -302,7 +325,14 @@ class PlanConfig:
 
 @dataclass
 class RunConfig:
-    """The whole config of a run, resolved and checked."""
+    """The whole config of a run, resolved and checked.
+
+    Beside the groups stand two words of the command line:
+
+    Attributes:
+      resume: the checkpoints of the run that goes on, with `@<step>` behind it where one was asked for.
+      run: likewise, of the run that a command looks at.
+    """
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -316,3 +346,5 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    resume: str | None = None
+    run: str | None = None

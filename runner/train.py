@@ -15,6 +15,8 @@ from rich.console import Console
 
 import runner.dataset
 from runner import feed, loop, mesh, plots
+from runner.checkpoint import recovery
+from runner.checkpoint.resume import load
 from runner.config import flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
@@ -53,31 +55,46 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     if member.membership() is None:  # a sweep says in a line what its jobs differ in
         console.print(config_tree(content))
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    before = recovery.open_previous(config, content)
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
         total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
+        recovery.check_unfinished(config, before, total)
         command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
-        with recorded(open_run(config, content, command), console) as tracker:
+        run_id = before.run.run_id if before else None
+        with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
+            points = recovery.NewPoints(tracker, resumed=before is not None)
             _log_inputs(tracker, folder, data)
             if config.trainer.verify_first:
                 verify_recorded(config, content, data, folder, tracker, console)
             with quiet_native_log(folder / "runner.log"):
                 engine = make_engine(config, _data_spec(data), total)
                 engine.build()
-                warnings = _log_plan(config, engine, data, tracker, folder)
+                if before is not None:
+                    load(engine, before.checkpoint)
+                warnings, measures = _log_plan(config, engine, data, tracker, folder)
+            points.log_changed(before.checkpoint.step if before else 0, measures)
             for warning in warnings:
                 console.print(f"warning: {warning}", soft_wrap=True, markup=False)
             if config.dataset.remainder == "drop":
                 _say_dropped(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs)
             stop.deferred = True
-            log = member.reporting(tracker.log_metrics, folder)
-            result = loop.train(config, engine, data, log, display, stop)
+            with recovery.saving(config, content, engine, tracker, folder, before) as saver:
+                start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
+                log = member.reporting(points.log, folder)
+                result = loop.train(config, engine, data, log, display, stop, saver, start)
             _record_result(config, engine, data, result, tracker, folder)
             console.print(result_table(_result_rows(config, result)))
 
 
-def open_run(config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "") -> Tracker:
+def open_run(
+    config: RunConfig,
+    content: Mapping[str, object],
+    command: str,
+    prefix: str = "",
+    resume_run_id: str | None = None,
+) -> Tracker:
     """Starts a tracked run with the config as its params.
 
     Args:
@@ -85,6 +102,7 @@ def open_run(config: RunConfig, content: Mapping[str, object], command: str, pre
       content: the same resolved, as plain values.
       command: what was typed.
       prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
+      resume_run_id: a run that goes on; null: a new one.
     """
     choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
     name = "-".join([prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
@@ -98,6 +116,7 @@ def open_run(config: RunConfig, content: Mapping[str, object], command: str, pre
         run_name=sweep.name if sweep else name,
         params=dict(flatten(content)) | {"run.command": command},
         tags=tags | (sweep.tags() if sweep else {}),
+        resume_run_id=resume_run_id,
         parent_run_id=sweep.parent() if sweep else None,
     )
 
@@ -130,11 +149,13 @@ def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
         tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
 
 
-def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker, folder: Path) -> list[str]:
+def _log_plan(
+    config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker, folder: Path
+) -> tuple[list[str], Mapping[str, float]]:
     """Compiles the step for the loop's calls, which costs no second compilation, and records its plan.
 
     Returns:
-      The layout's warnings.
+      The layout's warnings, and the plan's measures.
     """
     capacity = feed.call_size(config, data.train).capacity
     compile_step(engine, _data_spec(data), config.dataset.batch_size, capacity)
@@ -142,11 +163,10 @@ def _log_plan(config: RunConfig, engine: Engine, data: Dataset, tracker: Tracker
         plan = plan_engine(config, engine)
     except EngineError as error:  # training needs no plan
         logger.warning("no plan: %s", error)
-        return []
+        return [], {}
     for path in write_files(plan, folder):
         tracker.log_artifact(path)
-    tracker.log_metrics(0, plan.metrics())
-    return list(plan.warnings)
+    return list(plan.warnings), plan.metrics()
 
 
 def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:

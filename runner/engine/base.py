@@ -93,6 +93,21 @@ class EvalMetrics:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A piece of a variable as one device holds it, copied to the host.
+
+    Attributes:
+      start: where it begins in each dim of the whole.
+      array: the piece.
+      whole: shape of the whole variable.
+    """
+
+    start: tuple[int, ...]
+    array: Array
+    whole: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class VariableInfo:
     """One variable as it lies on the devices.
 
@@ -212,6 +227,10 @@ class Engine(Protocol):
 
     def state(self) -> dict[str, Array]:
         """Returns whole host arrays by canonical path: variables and slots."""
+        ...
+
+    def parts(self) -> dict[str, list[Part]]:
+        """Returns host copies of variables and slots by canonical path, each in its different pieces."""
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:

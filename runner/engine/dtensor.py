@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.base import Array
+from runner.engine.base import Array, Part
 from runner.engine.storage import read_held
 from runner.schema import RunConfig
 
@@ -77,6 +77,23 @@ def unpack(tensor: Any) -> Array:
             index.append(slice(start, start + size))
         whole[tuple(index)] = shard.numpy()
     return whole
+
+
+def parts(variable: Any) -> list[Part]:
+    """Returns the different pieces of a DVariable, copied from the first device that holds each."""
+    from tensorflow.experimental import dtensor
+
+    value = read_held(variable)
+    layout, whole = dtensor.fetch_layout(value), tuple(value.shape)
+    found: dict[tuple[int, ...], Part] = {}
+    for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
+        start = tuple(
+            0 if spec == dtensor.UNSHARDED else place[spec] * size
+            for size, spec in zip(shard.shape, layout.sharding_specs, strict=True)
+        )
+        if start not in found:
+            found[start] = Part(start, np.array(shard.numpy()), whole)
+    return list(found.values())
 
 
 def zeros(like: Any) -> Any:

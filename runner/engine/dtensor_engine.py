@@ -22,11 +22,12 @@ from runner.engine.base import (
     EvalMetrics,
     HostBatches,
     LayerOutput,
+    Part,
     PlacedBatches,
     StepMetrics,
     VariableInfo,
 )
-from runner.engine.dtensor import pack, prepare_environment, unpack, zeros
+from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zeros
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
 from runner.engine.storage import gather_for_use
@@ -298,6 +299,10 @@ class DTensorEngine:
         """Returns whole arrays of variables and slots."""
         return {path: unpack(variable) for path, variable in {**self._variables, **self._slots}.items()}
 
+    def parts(self) -> dict[str, list[Part]]:
+        """Returns host copies of variables and slots, each in its different pieces."""
+        return {path: parts(variable) for path, variable in {**self._variables, **self._slots}.items()}
+
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
 
@@ -308,9 +313,10 @@ class DTensorEngine:
         if set(own) != set(state):
             raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
         for path, variable in own.items():
-            if tuple(variable.shape) != state[path].shape:
-                raise ValueError(f"{path} has shape {tuple(variable.shape)}, the state has {state[path].shape}")
-            variable.assign(pack(state[path].astype(variable.dtype.as_numpy_dtype), variable.layout))
+            value = state[path]
+            if tuple(variable.shape) != value.shape:
+                raise ValueError(f"{path} has shape {tuple(variable.shape)}, the state has {value.shape}")
+            variable.assign(pack(value.astype(variable.dtype.as_numpy_dtype), variable.layout))
 
     def plain_model(self) -> Any:
         """Returns the plain model with the present weights."""

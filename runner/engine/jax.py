@@ -23,6 +23,7 @@ from runner.engine.base import (
     EvalMetrics,
     HostBatches,
     LayerOutput,
+    Part,
     PlacedBatches,
     StepMetrics,
     VariableInfo,
@@ -348,6 +349,10 @@ class JaxEngine:
         """
         return {path: np.array(array) for path, array in self._arrays().items()}
 
+    def parts(self) -> dict[str, list[Part]]:
+        """Returns host copies of variables and slots, each in its different pieces."""
+        return {path: _parts(array) for path, array in self._arrays().items()}
+
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
 
@@ -357,10 +362,11 @@ class JaxEngine:
         own = self._arrays()
         if set(own) != set(state):
             raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
+        values = {path: state[path] for path in own}
         for path, array in own.items():
-            if tuple(array.shape) != state[path].shape:
-                raise ValueError(f"{path} has shape {tuple(array.shape)}, the state has {state[path].shape}")
-        self._put({path: state[path].astype(array.dtype) for path, array in own.items()})
+            if tuple(array.shape) != values[path].shape:
+                raise ValueError(f"{path} has shape {tuple(array.shape)}, the state has {values[path].shape}")
+        self._put({path: values[path].astype(array.dtype) for path, array in own.items()})
 
     def plain_model(self) -> Any:
         """Returns the plain Keras 3 model, whole on one device, with the present weights."""
@@ -370,3 +376,13 @@ class JaxEngine:
         for path, variable in Names(model).variables.items():
             variable.assign(held[path])
         return model
+
+
+def _parts(array: Any) -> list[Part]:
+    """Returns the different pieces of an array, copied: the next step gives their memory away."""
+    found: dict[tuple[int, ...], Part] = {}
+    for shard in array.addressable_shards:
+        start = tuple(index.start or 0 for index in shard.index)
+        if start not in found:
+            found[start] = Part(start, np.array(shard.data), tuple(array.shape))
+    return list(found.values())

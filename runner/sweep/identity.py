@@ -37,7 +37,11 @@ def config_hash(content: Mapping[str, object]) -> str:
     Args:
       content: nested, plain values; where it is recorded, and what its sweep does, don't count.
     """
-    leaves = {key: value for key, value in flatten(content) if key not in _NO_MATTER}
+    leaves = {
+        key: value
+        for key, value in flatten(content)
+        if key not in _NO_MATTER and not key.startswith("trainer.checkpoint.")
+    }
     counted = {key: value for key, value in leaves.items() if key.split(".")[0] not in _BESIDE}
     return _digest(json.dumps(counted, sort_keys=True, default=str).encode())
 

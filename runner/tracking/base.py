@@ -60,6 +60,13 @@ class Tracker(Protocol):
           name: the logged model's name.
         """
 
+    def logged(self) -> dict[str, dict[int, float]]:
+        """Returns the points that are stored: metric name to step to value.
+
+        Raises:
+          TrackingError: the store can't be read.
+        """
+
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything queued is stored.
 
@@ -97,6 +104,10 @@ class NullTracker:
 
     def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
         """Does nothing."""
+
+    def logged(self) -> dict[str, dict[int, float]]:
+        """Returns no point."""
+        return {}
 
     def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - the protocol's
         """Has nothing to wait for."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.errors import TrackingError
 from runner.schema import TrackingConfig
 from runner.tracking import models, start, unsent
 from runner.tracking.base import Status, Tracker
@@ -81,6 +82,15 @@ class MlflowTracker:
             models.log_keras_model(self._store, self._run_id, model, input_example, name=name, step=self._last_step)
         except Exception as error:  # a trained run is worth more than its model's entry
             warn(f"the model is not logged: {reason(error)}")
+
+    def logged(self) -> dict[str, dict[int, float]]:
+        """Returns the points that are stored; see `Tracker`."""
+        client = self._store.client
+        try:
+            keys = client.get_run(self._run_id).data.metrics
+            return {key: {m.step: m.value for m in client.get_metric_history(self._run_id, key)} for key in keys}
+        except Exception as error:
+            raise TrackingError(f"the points of run {self._run_id} can't be read: {reason(error)}") from error
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything queued is stored; see `Tracker`."""

@@ -1,0 +1,142 @@
+"""What a training run needs of checkpoints: where it goes on, what it has logged, and where it saves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from runner.checkpoint import runs
+from runner.checkpoint.resume import KEYS, check_order, key_of
+from runner.checkpoint.runs import SavedRun
+from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.checkpoint.storage import Checkpoint
+from runner.engine.base import Engine
+from runner.errors import ConfigError
+from runner.schema import RunConfig
+from runner.tracking import Tracker
+
+_LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "numpy")
+_TAG = "runner.checkpoints"
+
+
+@dataclass(frozen=True)
+class Previous:
+    """A run that goes on, and its checkpoint."""
+
+    run: SavedRun
+    checkpoint: Checkpoint
+
+
+def open_previous(config: RunConfig, content: Mapping[str, Any]) -> Previous | None:
+    """Opens and checks the checkpoint that a run goes on from; None for a new run.
+
+    Args:
+      config: checked; its `resume` is what `resume.expand` made of the command line.
+      content: the config, resolved.
+
+    Raises:
+      ConfigError: it is damaged, of a newer format, still running, or its examples are other ones.
+    """
+    if config.resume is None:
+        return None
+    run, step = runs.find("resume", config.resume, runs.folder_of(config.trainer.checkpoint))
+    runs.check_not_running("resume", run)
+    checkpoint = runs.open_checkpoint("resume", run, step)
+    check_order(checkpoint, content)
+    return Previous(run, checkpoint)
+
+
+def check_unfinished(config: RunConfig, before: Previous | None, total: int) -> None:
+    """Refuses to go on with a run that has done all its steps.
+
+    Raises:
+      ConfigError: it has.
+    """
+    if before is not None and before.checkpoint.step >= total:
+        raise ConfigError(
+            f"resume={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
+            f"set trainer.epochs={config.trainer.epochs + 1} or more to train on"
+        )
+
+
+class NewPoints:
+    """Logs points that a run does not have: those after the last checkpoint come twice, and its past is logged again.
+
+    So is what was logged before the checkpoint and was still on its way when the process died.
+    """
+
+    def __init__(self, tracker: Tracker, *, resumed: bool) -> None:
+        self._tracker = tracker
+        self._stored = tracker.logged() if resumed else {}
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs the values that the run has no point of at this step."""
+        new = {key: value for key, value in values.items() if step not in self._stored.get(key, ())}
+        if new:
+            self._tracker.log_metrics(step, new)
+
+    def log_changed(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs the values that are not the last ones of their metric."""
+        last = {key: points[max(points)] for key, points in self._stored.items() if points}
+        self.log(step, {key: value for key, value in values.items() if last.get(key) != value})
+
+
+@contextmanager
+def saving(
+    config: RunConfig,
+    content: Mapping[str, Any],
+    engine: Engine,
+    tracker: Tracker,
+    folder: Path,
+    before: Previous | None,
+) -> Iterator[Saver]:
+    """Yields what saves the run's state.
+
+    Args:
+      config: checked.
+      content: the config, resolved.
+      engine: built.
+      tracker: of the run, which gets a tag with the place of its checkpoints.
+      folder: the run's own.
+      before: where it goes on.
+    """
+    wanted = config.trainer.checkpoint
+    if not wanted.enabled:
+        yield NoSaver()
+        return
+    run = before.run.run if before else tracker.run_id or folder.name
+    tracked = before.run.run_id is not None if before else tracker.run_id is not None
+    place = before.run.folder.parent if before else runs.folder_of(wanted)
+    overrides = [one for one in HydraConfig.get().overrides.task if key_of(one) not in KEYS]
+    saved = runs.register(place, run, tracked=tracked, overrides=overrides)
+    tracker.set_tags({_TAG: str(saved.folder)})
+    about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
+    start = before.checkpoint.step if before else 0
+    saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start)
+    try:
+        yield saver
+    finally:
+        saver.close()
+        runs.end(saved)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the libraries that compute."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
