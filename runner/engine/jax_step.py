@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from runner import optimizer
 from runner.engine.base import Array
+from runner.model import scope
 from runner.schema import RunConfig
 
 _BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
@@ -87,7 +88,10 @@ class Step:
         import jax.numpy as jnp
 
         full = self._random.insert(held, done)
-        logits, full, penalties = self._model.stateless_call(trained, full, x_bhwd, training=True, return_losses=True)
+        with scope.enter(scope.Scope(self._config.trainer.seed, done)):
+            logits, full, penalties = self._model.stateless_call(
+                trained, full, x_bhwd, training=True, return_losses=True
+            )
         logits_bc = logits.astype(jnp.float32)
         loss_b = _entropy(logits_bc, y_b) * (y_b >= 0)
         penalty = sum(penalties) if penalties else jnp.float32(0.0)

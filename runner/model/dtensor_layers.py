@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import types
-import zlib
 from typing import Any
 
 from runner.model import scope
@@ -201,7 +200,7 @@ def _dropout(keras: Any) -> type:
     import tensorflow as tf
 
     class Dropout(keras.layers.Dropout):  # type: ignore[misc]
-        """Dropout whose mask is a function of the seed, the layer's name and the step, the same on every mesh.
+        """Dropout whose mask is a function of seed, layer's name and step, the same on every mesh and in JAX.
 
         It is drawn whole on each device and then split as its input is: what is drawn under a layout depends on it.
         """
@@ -214,8 +213,8 @@ def _dropout(keras: Any) -> type:
             if not training or self.rate == 0:
                 return inputs
             noise = [int(n or size) for n, size in zip(self.noise_shape or inputs.shape, inputs.shape, strict=True)]
-            key = (zlib.crc32(self.name.encode()) ^ held.seed) & 0x7FFFFFFF
-            drawn = tf.random.stateless_uniform(noise, tf.stack([tf.constant(key), held.step]), dtype=tf.float32)
+            seed = tf.stack([tf.constant(scope.mask_key(held.seed, self.name)), held.step])
+            drawn = tf.random.stateless_uniform(noise, seed, dtype=tf.float32, alg="philox")
             keep = tf.cast(scope.replicate(drawn) >= self.rate, inputs.dtype)
             return inputs * keep / (1.0 - self.rate)
 

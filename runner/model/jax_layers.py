@@ -6,6 +6,9 @@ import functools
 import types
 from typing import Any
 
+from runner.model import scope
+from runner.model.philox import uniform
+
 
 @functools.cache
 def jax_keras() -> types.ModuleType:
@@ -16,8 +19,25 @@ def jax_keras() -> types.ModuleType:
 
     facade, layers = Facade("keras", keras), Facade("keras.layers", keras.layers)
     layers.BatchNormalization = _batch_normalization(keras)  # type: ignore[attr-defined]
+    layers.Dropout = _dropout(keras)  # type: ignore[attr-defined]
     facade.layers = layers  # type: ignore[attr-defined]
     return facade
+
+
+def _dropout(keras: Any) -> type:
+    class Dropout(keras.layers.Dropout):  # type: ignore[misc]
+        """Dropout whose mask is a function of the seed, the layer's name and the step, the same in every engine."""
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            """Returns the inputs with a share of `rate` set to zero and the rest scaled up, while training."""
+            held = scope.current()
+            if held is None or held.step is None or not training or self.rate == 0:
+                return super().call(inputs, training=training)
+            noise = [int(n or size) for n, size in zip(self.noise_shape or inputs.shape, inputs.shape, strict=True)]
+            drawn = uniform(noise, (scope.mask_key(held.seed, self.name), held.step))
+            return inputs * (drawn >= self.rate).astype(inputs.dtype) / (1.0 - self.rate)
+
+    return Dropout
 
 
 def _batch_normalization(keras: Any) -> type:

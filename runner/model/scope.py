@@ -5,6 +5,7 @@ An engine enters a scope around each call of the model. Outside of one, layers a
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ class Scope:
     Attributes:
       seed: of the run.
       step: scalar int32 tensor, steps done before; None where nothing is drawn, as in an evaluation.
-      mesh: DTensor mesh; None on one plain device.
+      mesh: DTensor mesh; None on one plain device, and in JAX.
       image: axes that split an image batch: batch, height, width, channel.
     """
 
@@ -28,6 +29,11 @@ class Scope:
     step: Any = None
     mesh: Any = None
     image: Spec = (None, None, None, None)
+
+
+def mask_key(seed: int, layer: str) -> int:
+    """Returns the part of a dropout mask's seed that the step does not change."""
+    return (zlib.crc32(layer.encode()) ^ seed) & 0x7FFFFFFF
 
 
 _entered: list[Scope] = []

@@ -13,7 +13,7 @@ from runner.errors import EngineError
 from runner.schema import RunConfig
 from runner.verify.children import WORKER, run_child
 from runner.verify.compare import TWINS, compare
-from runner.verify.parity import parity, without_dropout
+from runner.verify.parity import parity
 from runner.verify.report import Report
 from runner.verify.request import make_request, read_arrays, write_request
 
@@ -40,7 +40,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     sides = ("reference", "mesh", *(["against"] if peers else []))
     with tempfile.TemporaryDirectory(prefix="runner-verify-") as name:
         shared = Path(name)
-        write_request(shared, make_request(without_dropout(config) if peers else config, data))
+        write_request(shared, make_request(config, data))
         said = {side: run_child(side, shared, folder / f"verify-{side}.log", worker) for side in sides}
         reference, *found = (read_arrays(shared / f"{side}.npz") for side in sides)
         twins = [read_arrays(shared / f"twin_{number}.npz") for number in range(TWINS)]

@@ -14,6 +14,7 @@ import numpy as np
 from runner import optimizer
 from runner.engine.base import Array
 from runner.engine.jax_model import Keras3Factory, Names, check_model, layer_outputs
+from runner.model import scope
 from runner.verify.reference import Reference
 from runner.verify.request import Request
 
@@ -21,8 +22,9 @@ from runner.verify.request import Request
 class JaxReference(Reference):
     """A plain Keras 3 model; see `Reference` for what the methods promise.
 
-    Its dropout masks are those of Keras's own training: the random generators' states go from step to step among the
-    non-trainable variables. They are no variables of the model, and are not compared.
+    Dropout masks are functions of seed and step. The states of other layers' random generators go from step to step
+    among the non-trainable variables, as in Keras's own training; they are no variables of the model, and are not
+    compared.
     """
 
     def __init__(self, request: Request) -> None:
@@ -74,17 +76,19 @@ class JaxReference(Reference):
 
     def gradients(self, x_bhwd: Array, y_b: Array, share_b: Array, step: int) -> tuple[float, dict[str, Array]]:
         """Returns a batch's loss and its gradients."""
-        del step  # the generators' states count the steps
-        (loss, self._held), found = self._gradients(self._weights, self._held, x_bhwd, y_b, share_b)
+        (loss, self._held), found = self._gradients(self._weights, self._held, x_bhwd, y_b, share_b, np.int32(step))
         return float(loss), {path: np.array(value) for path, value in zip(self._trained, found, strict=True)}
 
-    def _loss(self, weights: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, share_b: Any) -> tuple[Any, list[Any]]:
+    def _loss(
+        self, weights: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, share_b: Any, step: Any
+    ) -> tuple[Any, list[Any]]:
         """Returns the mean loss with the penalties, and the new non-trainable variables."""
         import keras
 
-        logits_bc, held, penalties = self._model.stateless_call(
-            weights, held, x_bhwd, training=True, return_losses=True
-        )
+        with scope.enter(scope.Scope(self._request.config.trainer.seed, step)):
+            logits_bc, held, penalties = self._model.stateless_call(
+                weights, held, x_bhwd, training=True, return_losses=True
+            )
         loss_b = keras.losses.sparse_categorical_crossentropy(y_b, logits_bc.astype("float32"), from_logits=True)
         return (loss_b * share_b).sum() + sum(penalties), held
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 from runner.schema import AgainstConfig, RunConfig
 
-_DROPOUT = "dropout"
-
 
 @dataclass(frozen=True)
 class Parity:
@@ -16,12 +14,10 @@ class Parity:
     Attributes:
       first: engine whose single device gives initial weights and tolerances.
       second: engine that is held against it.
-      zeroed: builder options that are 0 on both sides.
     """
 
     first: str
     second: str
-    zeroed: tuple[str, ...]
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -30,10 +26,9 @@ class Parity:
 
     def basis(self) -> str:
         """Says under which conditions the two are compared."""
-        off = "".join(f"; {option} is 0 on both, as dropout masks are each engine's own" for option in self.zeroed)
         return (
             f"compared: {self.first} and {self.second} on the same mesh and layout, both from the initial weights "
-            f"that {self.first} draws, with the same batches{off}"
+            f"that {self.first} draws, with the same batches and dropout masks"
         )
 
 
@@ -41,16 +36,7 @@ def parity(config: RunConfig) -> Parity | None:
     """Returns the parity that a config asks for, None where it is compared with one device."""
     if config.against.engine is None:
         return None
-    zeroed = (f"model.{_DROPOUT}",) if config.model.options.get(_DROPOUT) else ()
-    return Parity(config.engine.name, config.against.engine, zeroed)
-
-
-def without_dropout(config: RunConfig) -> RunConfig:
-    """Returns the config that both engines run: each draws dropout masks in its own way."""
-    options = config.model.options
-    if not options.get(_DROPOUT):
-        return config
-    return replace(config, model=replace(config.model, options={**options, _DROPOUT: 0.0}))
+    return Parity(config.engine.name, config.against.engine)
 
 
 def second(config: RunConfig) -> RunConfig:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from runner import paths
 from runner.engine.base import DataSpec, HostBatches, as_float
+from runner.model import scope
 from runner.schema import LayoutConfig, RunConfig
 from tests.engine import cases
 
@@ -70,17 +71,20 @@ def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
     from runner import optimizer
     from runner.engine.jax_model import Keras3Factory, Names
 
-    model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=True)
+    drops = bool(config.model.options.get("dropout"))  # ours then, whose masks the step decides
+    model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=not drops)
     initial = {f"initial/{path}": np.array(variable.value) for path, variable in Names(model).variables.items()}
     model.compile(
         optimizer=optimizer.reference(config.optimizer, batches.steps, keras),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        run_eagerly=drops,
     )
     rows = []
-    for images, labels in zip(as_float(batches.images), batches.labels, strict=True):
+    for step, (images, labels) in enumerate(zip(as_float(batches.images), batches.labels, strict=True)):
         model.reset_metrics()
-        rows.append(model.train_on_batch(images, labels))
+        with scope.enter(scope.Scope(config.trainer.seed, np.int32(step))):
+            rows.append(model.train_on_batch(images, labels))
     counted = padded(batches).weights[0] > 0
     labels = batches.labels[0][counted]
     logits = np.asarray(model(as_float(batches.images[0][counted]), training=False))

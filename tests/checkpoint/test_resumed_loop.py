@@ -1,0 +1,235 @@
+"""A run that is stopped anywhere and goes on ends as the run that was never stopped: weights, points, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner import loop
+from runner.checkpoint import storage
+from runner.checkpoint.recovery import NewPoints
+from runner.checkpoint.resume import load
+from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.checkpoint.storage import Checkpoint
+from runner.display import NoDisplay
+from runner.errors import ConfigError, EngineError, Interrupted
+from runner.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
+from runner.signals import StopRequest
+from runner.tracking import NullTracker
+from tests.checkpoint.numpy_engine import NumpyEngine, dataset
+
+DATA = dataset()
+
+
+class Killed(BaseException):
+    """Ends the process as SIGKILL does: nothing of ours runs after it."""
+
+
+@dataclass
+class Store(NullTracker):
+    """Keeps points as a tracking store does, and dies at a given point."""
+
+    points: list[tuple[str, int, float]] = field(default_factory=list)
+    dies_at: int | None = None
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if self.dies_at is not None and len(self.points) >= self.dies_at:
+            raise Killed
+        self.points += [(key, step, value) for key, value in values.items() if not key.startswith("throughput")]
+
+    def logged(self) -> dict[str, dict[int, float]]:
+        found: dict[str, dict[int, float]] = {}
+        for key, step, value in self.points:
+            found.setdefault(key, {})[step] = value
+        return found
+
+
+class StopAfter(StopRequest):
+    """A signal that comes after so many device calls and evaluated batches."""
+
+    def __init__(self, calls: int | None) -> None:
+        super().__init__()
+        self._left = calls
+
+    def raise_if_requested(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise Interrupted(15)
+
+
+def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int = 4) -> RunConfig:
+    config = RunConfig(mesh=MeshConfig(axes={"batch": 1}))
+    config.layout = LayoutConfig(inputs={"image": ["batch", None, None, None], "label": ["batch"]})
+    config.dataset.batch_size, config.dataset.eval_batch_size = 8, 32
+    config.trainer.epochs, config.trainer.log_every_steps, config.trainer.steps_per_call = epochs, window, 3
+    config.trainer.checkpoint = CheckpointConfig(every_steps=every, every_minutes=None, keep=keep)
+    return config
+
+
+def train(
+    config: RunConfig, store: Store, folder: Path | None, start: Checkpoint | None = None, calls: int | None = None
+) -> tuple[NumpyEngine, loop.Result]:
+    engine = NumpyEngine(16, 3)
+    points = NewPoints(store, resumed=start is not None)
+    saver: Saver = NoSaver()
+    if start is not None:
+        load(engine, start)  # type: ignore[arg-type]
+    if folder is not None:
+        take = take_state(engine, {})  # type: ignore[arg-type]
+        saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0)
+    begin = loop.Start(start.step, start.history()) if start else None
+    result = loop.train(
+        config,
+        engine,
+        DATA,
+        points.log,
+        NoDisplay(),
+        StopAfter(calls),
+        saver,
+        begin,  # type: ignore[arg-type]
+    )
+    return engine, result
+
+
+def last(folder: Path) -> Checkpoint | None:
+    there = storage.steps(folder)
+    return Checkpoint(storage.place(folder, there[-1])) if there else None
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[NumpyEngine, loop.Result, Store]:
+    store = Store()
+    engine, result = train(make_config(None), store, None)
+    return engine, result, store
+
+
+def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loop.Result, Store]) -> None:
+    np.testing.assert_array_equal(engine.weight, whole[0].weight)
+    np.testing.assert_array_equal(engine.momentum, whole[0].momentum)
+    assert result.history.train == whole[1].history.train
+    assert [(at, one.loss) for at, one in result.history.evaluations] == [
+        (at, one.loss) for at, one in whole[1].history.evaluations
+    ]
+    np.testing.assert_array_equal(result.evaluation.confusion, whole[1].evaluation.confusion)
+    assert (result.steps, result.epoch_loss) == (whole[1].steps, whole[1].epoch_loss)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3), every=st.integers(1, 11))
+def test_killed_anywhere_it_ends_the_same_with_every_point_once(
+    whole: tuple[NumpyEngine, loop.Result, Store],
+    tmp_path_factory: pytest.TempPathFactory,
+    deaths: list[int],
+    every: int,
+) -> None:
+    folder, config, store = tmp_path_factory.mktemp("killed"), make_config(every), Store()
+    for death in deaths:
+        store.dies_at = death
+        try:
+            train(config, store, folder, last(folder))
+        except Killed:
+            store.points = store.points[: len(store.points) - len(store.points) % 4]  # a writer that had not sent all
+        else:
+            break
+    store.dies_at = None
+    found = last(folder)
+    if found is None or found.step < whole[1].steps:
+        engine, result = train(config, store, folder, found)
+        same(engine, result, whole)
+    assert sorted(store.points) == sorted(whole[2].points)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.integers(0, 14), every=st.one_of(st.none(), st.integers(1, 7)))
+def test_ended_by_a_signal_it_loses_no_step(
+    whole: tuple[NumpyEngine, loop.Result, Store],
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: int,
+    every: int | None,
+) -> None:
+    folder, config, store = tmp_path_factory.mktemp("ended"), make_config(every), Store()
+    try:
+        train(config, store, folder, calls=calls)
+    except Interrupted:
+        before = last(folder)
+        if before is not None:
+            assert before.step == max(step for _, step, _ in store.points), "saved where it stopped"
+        engine, result = train(config, store, folder, before)
+        np.testing.assert_array_equal(engine.weight, whole[0].weight)
+        assert result.evaluation.loss == whole[1].evaluation.loss
+        assert (result.epoch_loss, result.epoch_accuracy) == (whole[1].epoch_loss, whole[1].epoch_accuracy)
+        keys = [(key, step) for key, step, _ in store.points]
+        assert len(keys) == len(set(keys))
+        assert {step for key, step in keys if key == "eval/loss"} == {8, 16, 24}
+
+
+def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
+    config = make_config(5, keep=2)
+    engine, result = train(config, Store(), tmp_path)
+    losses = {at: one.accuracy for at, one in result.history.evaluations}
+    best = storage.best(tmp_path)
+    assert best is not None
+    assert best["value"] == max(losses.values())
+    assert set(storage.steps(tmp_path)) == {20, 24, best["step"]}
+    np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
+
+
+def test_every_multiple_is_saved_with_what_was_known_then(tmp_path: Path) -> None:
+    train(make_config(5, keep=99), Store(), tmp_path)
+    assert {5, 10, 15, 20, 24} <= set(storage.steps(tmp_path))
+    found = Checkpoint(storage.place(tmp_path, 10)).history()
+    assert found["train"][:, 0].tolist() == [4, 8]
+    assert len(found["open"]) == 2  # steps 9 and 10 wait for their window's end
+    assert found["evaluations"][:, 0].tolist() == [8]
+
+
+def test_going_back_behind_checkpoints_removes_them(tmp_path: Path) -> None:
+    config = make_config(5, keep=99)
+    train(config, Store(), tmp_path)
+    engine, _ = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, 10)))
+    assert 24 in storage.steps(tmp_path)
+    np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[NumpyEngine, loop.Result, Store]
+) -> None:
+    said: list[str] = []
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write", full)
+    monkeypatch.setattr(pytest, "fail", said.append)
+    engine, result = train(make_config(10), Store(), tmp_path)
+    same(engine, result, whole)
+    assert len(said) >= 2
+    assert "checkpoint of step 10 is not written: [Errno 28] No space left on device; training goes on" in " ".join(
+        said
+    )
+
+
+def test_a_loss_that_is_not_finite_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = NumpyEngine._step
+    monkeypatch.setattr(NumpyEngine, "_step", lambda *given: (float("nan"), step(*given)[1]))
+    with pytest.raises(EngineError, match="the loss is nan at step 1"):
+        train(make_config(3), Store(), tmp_path)
+    assert storage.steps(tmp_path) == []
+
+
+def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
+    train(make_config(10), Store(), tmp_path)
+    found = last(tmp_path)
+    assert found is not None
+    with pytest.raises(ConfigError, match=r"of another model, d/kernel has shape \[16, 3\] there and \[16, 4\] here"):
+        load(NumpyEngine(16, 4), found)  # type: ignore[arg-type]
+    found._arrays = {"d/kernel": found._arrays["d/kernel"]}
+    with pytest.raises(ConfigError, match="of another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
+        load(NumpyEngine(16, 3), found)  # type: ignore[arg-type]
