@@ -84,7 +84,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
                 log = member.reporting(points.log, folder)
                 result = loop.train(config, engine, data, log, display, stop, saver, start)
-            _record_result(config, engine, data, result, tracker, folder)
+                _record_result(config, engine, data, result, tracker, folder)
             console.print(result_table(_result_rows(config, result)))
 
 
@@ -187,7 +187,7 @@ def _record_result(
     summary = {
         "steps": result.steps,
         "steps_per_second": result.meter.steps_per_second,
-        "step_ms": 1000.0 / result.meter.steps_per_second,
+        "step_ms": 1000.0 / result.meter.steps_per_second if result.meter.steps_per_second else 0.0,
         "cpu_ms_per_step": 1000.0 * result.meter.cpu_seconds / max(result.meter.steps, 1),
         "measured_steps": result.meter.steps,
         "train_loss": result.epoch_loss,

@@ -54,12 +54,12 @@ def open_previous(config: RunConfig, content: Mapping[str, Any]) -> Previous | N
 
 
 def check_unfinished(config: RunConfig, before: Previous | None, total: int) -> None:
-    """Refuses to go on with a run that has done all its steps.
+    """Refuses to go on with a run that has done all its steps and recorded its results.
 
     Raises:
       ConfigError: it has.
     """
-    if before is not None and before.checkpoint.step >= total:
+    if before is not None and before.checkpoint.step >= total and before.run.record.get("finished"):
         raise ConfigError(
             f"resume={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
             f"set trainer.epochs={config.trainer.epochs + 1} or more to train on"
@@ -120,11 +120,13 @@ def saving(
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     start = before.checkpoint.step if before else 0
     saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start)
+    finished = False
     try:
         yield saver
+        finished = True
     finally:
         saver.close()
-        runs.end(saved)
+        runs.end(saved, finished=finished)
 
 
 def versions() -> dict[str, str]:

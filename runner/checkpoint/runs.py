@@ -168,6 +168,11 @@ def check_not_running(key: str, run: SavedRun) -> None:
     )
 
 
-def end(run: SavedRun) -> None:
-    """Notes that the run's process is done with it."""
-    write_json(run.folder / _RECORD, {**run.record, "ended": True})
+def end(run: SavedRun, *, finished: bool) -> None:
+    """Notes that the run's process is done with it.
+
+    Args:
+      run: the run.
+      finished: whether it came to its end, its results recorded.
+    """
+    write_json(run.folder / _RECORD, {**run.record, "ended": True, "finished": finished})

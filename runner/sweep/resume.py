@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -51,17 +52,25 @@ def key_of(argument: str) -> str:
     return argument.lstrip("+~").partition("=")[0]
 
 
-def checkpoint_overrides(run: Any) -> list[str]:
+def checkpoint_overrides(run: Any, content: Mapping[str, Any], checkpoints: Path) -> list[str]:
     """Returns what makes a job go on from the checkpoint of its earlier run, instead of from the start.
 
     Args:
       run: the job's earlier, unfinished run.
+      content: the job's resolved config.
+      checkpoints: where runs keep their checkpoints.
 
     Returns:
-      Overrides to add to the job's own; none where the run left no checkpoint.
+      Overrides to add to the job's own; none where the run left no checkpoint that the job can go on from.
     """
-    del run  # runs leave no checkpoints yet
-    return []
+    from runner.checkpoint import resume, runs
+
+    try:
+        found, _ = runs.find("resume", run.info.run_id, checkpoints)
+        resume.check_order(runs.open_checkpoint("resume", found, None), content)
+    except ConfigError:
+        return []
+    return [f"resume='{found.folder.as_posix()}'"]
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:

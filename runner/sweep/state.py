@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.checkpoint.runs import folder_of
 from runner.config import convert, convert_group, resolved
 from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
@@ -201,7 +202,8 @@ class Sweep:
             return None
         earlier = self._unfinished.get(varied_name(job.varied))
         if earlier is not None:
-            job = replace(job, overrides=(*job.overrides, *checkpoint_overrides(earlier)))
+            more = checkpoint_overrides(earlier, resolved(config, composed), folder_of(config.trainer.checkpoint))
+            job = replace(job, overrides=(*job.overrides, *more))
         self.ledger.add(job)
         return job
 
