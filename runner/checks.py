@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
 
-from runner import layout, mesh
+from runner import checks_trainer, layout, mesh
+from runner.checks_values import one_of, positive, within
 from runner.dataset.splits import parse_split
 from runner.engine import jax_environment
 from runner.errors import refuse
 from runner.model import target
 from runner.optimizer import RULE_KEYS, SCHEDULES
-from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig, TrainerConfig
+from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
 ENGINES = ("keras_dtensor", "core_dtensor", "jax")
 
@@ -23,21 +23,21 @@ def check(config: RunConfig) -> None:
     Raises:
       ConfigError: the first thing found that cannot work.
     """
-    _one_of("engine.name", config.engine.name, ENGINES)
-    _one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
+    one_of("engine.name", config.engine.name, ENGINES)
+    one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
     if config.engine.name == "jax":
         jax_environment.check_installed()
     _check_against(config)
     if config.engine.intra_op_threads is not None:
-        _positive("engine.intra_op_threads", config.engine.intra_op_threads)
+        positive("engine.intra_op_threads", config.engine.intra_op_threads)
     config.mesh.axes = mesh.resolve_axes(config.mesh)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     _check_optimizer(config.optimizer)
     _check_dataset(config.dataset)
-    _check_trainer(config.trainer)
-    _positive("verify.steps", config.verify.steps)
-    _one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
+    checks_trainer.check(config.trainer)
+    positive("verify.steps", config.verify.steps)
+    one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
     if config.tracking.name == "none" and config.tracking.uri is not None:
         raise refuse(
             "tracking.uri",
@@ -46,10 +46,10 @@ def check(config: RunConfig) -> None:
             mend="leave out one of tracking=none and tracking.uri",
         )
     for key in ("bandwidth_gb_s", "gflops"):
-        _within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
+        within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
-    _one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
+    one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
     _check_batches(config)
 
 
@@ -57,7 +57,7 @@ def _check_against(config: RunConfig) -> None:
     key, other = "against.engine", config.against.engine
     if other is None:
         return
-    _one_of(key, other, ENGINES)
+    one_of(key, other, ENGINES)
     if other == config.engine.name:
         raise refuse(
             key,
@@ -71,30 +71,9 @@ def _check_against(config: RunConfig) -> None:
         raise refuse(key, other, allowed="it needs tensorflow, which is not installed", mend="pip install -e .")
 
 
-def _one_of(key: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        from runner.config import did_you_mean
-
-        raise refuse(key, value, allowed=f"one of {', '.join(allowed)}", mend=did_you_mean(value, list(allowed)))
-
-
-def _positive(key: str, value: int) -> None:
-    if value < 1:
-        raise refuse(key, value, allowed="a whole number of at least 1", mend=f"set {key}=1 or more")
-
-
-def _within(key: str, value: float | None, low: float, high: float, *, open_low: bool = False) -> None:
-    if value is None:
-        return
-    good = (low < value if open_low else low <= value) and value < high
-    if not math.isfinite(value) or not good:
-        span = f"{'above' if open_low else 'at least'} {low:g}" + ("" if math.isinf(high) else f" and below {high:g}")
-        raise refuse(key, value, allowed=f"a number {span}", mend=f"choose {key} in that range")
-
-
 def _check_optimizer(config: OptimizerConfig) -> None:
-    _one_of("optimizer.name", config.name, tuple(RULE_KEYS))
-    _within("optimizer.learning_rate", config.learning_rate, 0.0, math.inf, open_low=True)
+    one_of("optimizer.name", config.name, tuple(RULE_KEYS))
+    within("optimizer.learning_rate", config.learning_rate, 0.0, math.inf, open_low=True)
     used = RULE_KEYS[config.name]
     for key in sorted(set().union(*RULE_KEYS.values())):
         if getattr(config, key) is not None and key not in used:
@@ -107,9 +86,9 @@ def _check_optimizer(config: OptimizerConfig) -> None:
         if getattr(config, key) is None and key in used:
             raise refuse(f"optimizer.{key}", None, allowed=f"{config.name} needs a value", mend=f"set optimizer.{key}")
     for key in ("beta_1", "beta_2", "momentum", "rho"):
-        _within(f"optimizer.{key}", getattr(config, key), 0.0, 1.0)
-    _within("optimizer.weight_decay", config.weight_decay, 0.0, math.inf)
-    _within("optimizer.epsilon", config.epsilon, 0.0, math.inf, open_low=True)
+        within(f"optimizer.{key}", getattr(config, key), 0.0, 1.0)
+    within("optimizer.weight_decay", config.weight_decay, 0.0, math.inf)
+    within("optimizer.epsilon", config.epsilon, 0.0, math.inf, open_low=True)
     for key in ("frozen_step", "reread_slots"):
         if getattr(config, key) and config.name != "adam":
             raise refuse(
@@ -136,18 +115,18 @@ def _check_clip(config: ClipConfig) -> None:
             mend=f"set optimizer.clip.{next(iter(given))}=null or leave this one out",
         )
     for key, value in given.items():
-        _within(f"optimizer.clip.{key}", value, 0.0, math.inf, open_low=True)
+        within(f"optimizer.clip.{key}", value, 0.0, math.inf, open_low=True)
 
 
 def _check_schedule(config: ScheduleConfig) -> None:
     key = "optimizer.schedule"
-    _one_of(f"{key}.name", config.name, SCHEDULES)
+    one_of(f"{key}.name", config.name, SCHEDULES)
     if config.warmup_steps < 0:
         raise refuse(f"{key}.warmup_steps", config.warmup_steps, allowed="0 or more", mend=f"set {key}.warmup_steps=0")
     if config.decay_steps is not None:
-        _positive(f"{key}.decay_steps", config.decay_steps)
-    _within(f"{key}.decay_rate", config.decay_rate, 0.0, math.inf, open_low=True)
-    _within(f"{key}.final_factor", config.final_factor, 0.0, math.inf)
+        positive(f"{key}.decay_steps", config.decay_steps)
+    within(f"{key}.decay_rate", config.decay_rate, 0.0, math.inf, open_low=True)
+    within(f"{key}.final_factor", config.final_factor, 0.0, math.inf)
     if config.name == "exponential" and config.decay_steps is None:
         raise refuse(f"{key}.decay_steps", None, allowed="exponential needs it", mend=f"set {key}.decay_steps=1000")
     if config.warmup_steps and config.name != "cosine":
@@ -182,9 +161,9 @@ def _check_schedule(config: ScheduleConfig) -> None:
 
 
 def _check_dataset(config: DatasetConfig) -> None:
-    _positive("dataset.batch_size", config.batch_size)
+    positive("dataset.batch_size", config.batch_size)
     if config.eval_batch_size is not None:
-        _positive("dataset.eval_batch_size", config.eval_batch_size)
+        positive("dataset.eval_batch_size", config.eval_batch_size)
     if not config.name.strip():
         raise refuse("dataset.name", "''", allowed="the name of a TFDS builder or digits", mend="set dataset=mnist")
     for key in ("train", "eval"):
@@ -194,8 +173,8 @@ def _check_dataset(config: DatasetConfig) -> None:
             raise refuse(
                 f"dataset.{key}", getattr(config, key), allowed=str(error), mend=f"write dataset.{key}='train[:5000]'"
             ) from error
-    _one_of("dataset.remainder", config.remainder, ("drop", "pad"))
-    _positive("dataset.prefetch", config.prefetch)
+    one_of("dataset.remainder", config.remainder, ("drop", "pad"))
+    positive("dataset.prefetch", config.prefetch)
     if config.image_size is not None and (len(config.image_size) != 2 or min(config.image_size) < 1):
         raise refuse(
             "dataset.image_size",
@@ -203,25 +182,6 @@ def _check_dataset(config: DatasetConfig) -> None:
             allowed="[height, width], each at least 1",
             mend="set dataset.image_size=[64,64]",
         )
-
-
-def _check_trainer(config: TrainerConfig) -> None:
-    for key in ("epochs", "evaluate_every", "log_every_steps"):
-        _positive(f"trainer.{key}", getattr(config, key))
-    for key in ("steps_per_epoch", "steps_per_call", "limit_eval_batches"):
-        if getattr(config, key) is not None:
-            _positive(f"trainer.{key}", getattr(config, key))
-    if not 0 <= config.seed < 2**31:
-        raise refuse("trainer.seed", config.seed, allowed="0 to 2147483647", mend="set trainer.seed=1337")
-    _one_of("trainer.progress", config.progress, ("auto", "bar", "lines", "none"))
-    _one_of("trainer.on_nan", config.on_nan, ("stop", "continue"))
-    checkpoint, key = config.checkpoint, "trainer.checkpoint"
-    _positive(f"{key}.keep", checkpoint.keep)
-    if checkpoint.every_steps is not None:
-        _positive(f"{key}.every_steps", checkpoint.every_steps)
-    _within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)
-    if checkpoint.best is not None:
-        _one_of(f"{key}.best", checkpoint.best, ("eval/accuracy", "eval/loss"))
 
 
 def _check_batches(config: RunConfig) -> None:

@@ -32,13 +32,21 @@ class Display(Protocol):
         """Leaves the terminal clean."""
 
 
-def make_display(mode: str, console: Console, epochs: int) -> Display:
-    """Returns the display that `trainer.progress` asks for; `auto` is a bar on a terminal and lines elsewhere."""
+def make_display(mode: str, console: Console, epochs: int, evaluated: str = "test") -> Display:
+    """Returns the display of a run.
+
+    Args:
+      mode: `trainer.progress`; `auto` is a bar on a terminal and lines elsewhere.
+      console: to print to.
+      epochs: of the run.
+      evaluated: what evaluations are on, in a word.
+    """
     if mode == "auto":
         mode = "bar" if console.is_terminal else "lines"
     if mode == "none":
         return NoDisplay()
-    return BarDisplay(console, epochs) if mode == "bar" else LineDisplay(console, epochs)
+    kind = BarDisplay if mode == "bar" else LineDisplay
+    return kind(console, epochs, evaluated)
 
 
 class NoDisplay:
@@ -57,18 +65,19 @@ class NoDisplay:
         """See `Display`."""
 
 
-def _epoch_line(epoch: int, epochs: int, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> str:
-    line = f"epoch {epoch + 1}/{epochs}  train loss {loss:.4f}  accuracy {accuracy:.4f}"
+def _epoch_line(epoch: str, means: tuple[float, float], evaluated: str, evaluation: EvalMetrics | None) -> str:
+    line = f"epoch {epoch}  train loss {means[0]:.4f}  accuracy {means[1]:.4f}"
     if evaluation is not None:
-        line += f"  |  test loss {evaluation.loss:.4f}  accuracy {evaluation.accuracy:.4f} ({evaluation.examples:,})"
+        line += f"  |  {evaluated} loss {evaluation.loss:.4f}  accuracy {evaluation.accuracy:.4f}"
+        line += f" ({evaluation.examples:,})"
     return line
 
 
 class LineDisplay:
     """A line every few seconds and one an epoch, for logs and pipes."""
 
-    def __init__(self, console: Console, epochs: int) -> None:
-        self._console, self._epochs = console, epochs
+    def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
+        self._console, self._epochs, self._evaluated = console, epochs, evaluated
         self._epoch = self._steps = 0
         self._shown = time.monotonic()
 
@@ -90,7 +99,8 @@ class LineDisplay:
     def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
         """Prints the epoch's line."""
         self._shown = time.monotonic()
-        self._print(_epoch_line(self._epoch, self._epochs, loss, accuracy, evaluation))
+        epoch = f"{self._epoch + 1}/{self._epochs}"
+        self._print(_epoch_line(epoch, (loss, accuracy), self._evaluated, evaluation))
 
     def close(self) -> None:
         """Has nothing to clean."""
@@ -102,8 +112,8 @@ class LineDisplay:
 class BarDisplay:
     """A progress bar an epoch."""
 
-    def __init__(self, console: Console, epochs: int) -> None:
-        self._epochs, self._epoch = epochs, 0
+    def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
+        self._epochs, self._epoch, self._evaluated = epochs, 0, evaluated
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -135,7 +145,7 @@ class BarDisplay:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-        line = _epoch_line(self._epoch, self._epochs, loss, accuracy, evaluation)
+        line = _epoch_line(f"{self._epoch + 1}/{self._epochs}", (loss, accuracy), self._evaluated, evaluation)
         self._progress.console.print(line, highlight=False, soft_wrap=True)
 
     def close(self) -> None:

@@ -19,6 +19,22 @@ class EngineError(RuntimeError):
     """An engine that failed, or whose start-up check found wrong arithmetic."""
 
 
+class NotFiniteError(EngineError):
+    """A training loss that is not finite.
+
+    Attributes:
+      step: the step that gave it, from 1.
+      loss: the loss.
+    """
+
+    def __init__(self, step: int, loss: float, policy: str) -> None:
+        super().__init__(
+            f"the loss is {loss} at step {step} and trainer.on_nan={policy}; lower optimizer.learning_rate or set "
+            "optimizer.clip.global_norm=1.0"
+        )
+        self.step, self.loss = step, loss
+
+
 class Interrupted(Exception):  # noqa: N818 - not an error: the user asked
     """Ctrl-C or SIGTERM ended the run; its metrics are stored and its status is KILLED."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from runner.dataset import Split
+from runner.dataset import Dataset, Split
 from runner.dataset.pipeline import Plan, eval_plan, gather, train_plan
 from runner.dataset.prefetch import Prefetcher
 from runner.engine.base import Array, HostBatches, PlacedBatches
@@ -57,7 +57,7 @@ def training(
     calls: CallSize,
     place: Callable[[HostBatches], PlacedBatches],
     done: int = 0,
-    until_save: Callable[[int], int | None] = lambda _: None,
+    most: Callable[[int], int | None] = lambda _: None,
 ) -> Prefetcher[HostBatches, PlacedBatches]:
     """Returns the placed batches of one epoch, made ready on another thread.
 
@@ -69,23 +69,44 @@ def training(
       calls: how many steps each call takes.
       place: puts batches on the devices.
       done: steps of this epoch that a resumed run has behind it.
-      until_save: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
+      most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
     """
-    plan = train_plan(
-        split.size,
+    plan = epoch_plan(config, split.size, epoch, steps, done)
+
+    def size(taken: int) -> int:
+        return min(calls.steps, most(done + taken) or calls.steps)
+
+    return Prefetcher(_stacks(split, plan, size, calls.capacity), place, config.dataset.prefetch)
+
+
+def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:
+    """Returns the batches of an epoch, from `start_step` on; with `trainer.overfit_batches` always the first epoch's.
+
+    Args:
+      config: seed, batch size, order and what becomes of the last partial batch.
+      size: training examples.
+      epoch: from 0.
+      steps: of this epoch.
+      start_step: steps of it that were done already.
+    """
+    return train_plan(
+        size,
         batch_size=config.dataset.batch_size,
         seed=config.trainer.seed,
-        epoch=epoch,
-        start_step=done,
+        epoch=epoch if config.trainer.overfit_batches is None else 0,
+        start_step=start_step,
         shuffle=config.dataset.shuffle,
         remainder=config.dataset.remainder,
         steps=steps,
     )
 
-    def size(taken: int) -> int:
-        return min(calls.steps, until_save(done + taken) or calls.steps)
 
-    return Prefetcher(_stacks(split, plan, size, calls.capacity), place, config.dataset.prefetch)
+def evaluated_split(config: RunConfig, data: Dataset) -> Split:
+    """Returns what a run is evaluated on: the eval split, or the examples of `trainer.overfit_batches`."""
+    if config.trainer.overfit_batches is None:
+        return data.eval
+    plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
+    return Split(*gather(data.train, plan.indices[plan.weights > 0]))
 
 
 def evaluation(split: Split, batch_size: int, limit: int | None) -> HostBatchIterator:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner.engine.base import Array, EvalMetrics, Pending, StepMetrics
-from runner.errors import EngineError
+from runner.engine.base import Array, EvalMetrics, Pending
+from runner.errors import NotFiniteError
 
 LogPoints = Callable[[int, Mapping[str, float]], None]
 _CALLS_IN_FLIGHT = 1  # a call's metrics are read when the next one has been started
@@ -79,18 +79,37 @@ class Meter:
         return self.steps / self.seconds if self.seconds else self.recent
 
 
+@dataclass(frozen=True)
+class Restore:
+    """A return to a checkpoint.
+
+    Attributes:
+      bad: step of the loss that was not finite.
+      step: of the checkpoint.
+      factor: what the learning rate is multiplied by from there on.
+    """
+
+    bad: int
+    step: int
+    factor: float
+
+
 class History:
     """Reads metrics back late, logs the mean of every `window` steps, and keeps what the plots need.
 
     Attributes:
       train: (step, loss, accuracy) of every logged window.
       evaluations: (step, metrics) of every evaluation.
+      restores: returns to a checkpoint after a loss that was not finite; what was logged after the checkpoint is
+        logged again, and `train` and `evaluations` hold the later of the two.
     """
 
     def __init__(
-        self, log: LogPoints, window: int, learning_rate: Callable[[int], float], *, stop_on_nan: bool
+        self, log: LogPoints, window: int, learning_rate: Callable[[int], float], *, on_nan: str = "stop"
     ) -> None:
-        self._log, self._window, self._learning_rate, self._stop_on_nan = log, window, learning_rate, stop_on_nan
+        self._log, self._window, self._learning_rate, self._on_nan = log, window, learning_rate, on_nan
+        self._watches = on_nan != "continue"
+        self.restores: list[Restore] = []
         self._pending: deque[tuple[int, Pending]] = deque()
         self._open: list[tuple[float, float]] = []
         self.train: list[tuple[int, float, float]] = []
@@ -118,14 +137,19 @@ class History:
     def _read(self) -> None:
         first, pending = self._pending.popleft()
         metrics = pending.read()
-        self._epoch_sums += (metrics.loss.sum(), metrics.accuracy.sum())
-        self._epoch_steps += len(metrics.loss)
-        for offset, (loss, accuracy) in enumerate(zip(metrics.loss, metrics.accuracy, strict=True)):
+        bad = np.flatnonzero(~np.isfinite(metrics.loss)) if self._watches else np.zeros(0, np.int64)
+        good = int(bad[0]) if len(bad) and self._on_nan == "restore" else len(metrics.loss)  # the rest is done again
+        loss, accuracy = metrics.loss[:good], metrics.accuracy[:good]
+        self._epoch_sums += (loss.sum(), accuracy.sum())
+        self._epoch_steps += good
+        for offset in range(good):
             self._last_step = first + offset + 1
-            self._open.append((float(loss), float(accuracy)))
+            self._open.append((float(loss[offset]), float(accuracy[offset])))
             if self._last_step % self._window == 0:
                 self._close_window(self._last_step)
-        self._check_finite(first, metrics)
+        if len(bad):
+            self._watches = False  # the first is the one to name; what is still in flight is only logged
+            raise NotFiniteError(first + int(bad[0]) + 1, float(metrics.loss[bad[0]]), self._on_nan)
 
     def _close_window(self, step: int) -> None:
         loss, accuracy = np.mean(self._open, axis=0).tolist()
@@ -134,18 +158,13 @@ class History:
         self._log_window(step, loss, accuracy)
 
     def _log_window(self, step: int, loss: float, accuracy: float) -> None:
-        self._log(
-            step, {"train/loss": loss, "train/accuracy": accuracy, "learning_rate": self._learning_rate(step - 1)}
-        )
+        rate = self._learning_rate(step - 1) * self.rate_factor(step - 1)
+        self._log(step, {"train/loss": loss, "train/accuracy": accuracy, "learning_rate": rate})
 
-    def _check_finite(self, first: int, metrics: StepMetrics) -> None:
-        bad = np.flatnonzero(~np.isfinite(metrics.loss))
-        if self._stop_on_nan and len(bad):
-            self._stop_on_nan = False  # the first is the one to name; what is still in flight is only logged
-            raise EngineError(
-                f"the loss is {metrics.loss[bad[0]]} at step {first + int(bad[0]) + 1} and trainer.on_nan=stop; lower "
-                "optimizer.learning_rate or set optimizer.clip.global_norm=1.0"
-            )
+    def rate_factor(self, step: int) -> float:
+        """Returns what the learning rate is multiplied by after so many steps: 1 unless a checkpoint was restored."""
+        factors = [restore.factor for restore in self.restores if restore.step <= step]
+        return factors[-1] if factors else 1.0
 
     def epoch_means(self) -> tuple[float, float]:
         """Returns mean loss and accuracy of the epoch's steps that were read so far."""
@@ -165,6 +184,7 @@ class History:
             "epoch": np.array([self._epoch_steps, *self._epoch_sums], np.float64),
             "evaluations": np.array(rows, np.float64).reshape(-1, 4),
             "confusion": self.evaluations[-1][1].confusion if self.evaluations else np.zeros((0, 0), np.int64),
+            "restores": np.array([(r.bad, r.step, r.factor) for r in self.restores], np.float64).reshape(-1, 3),
         }
 
     def restore(self, step: int, arrays: Mapping[str, Array]) -> None:
@@ -172,22 +192,36 @@ class History:
 
         Only the last evaluation's confusion matrix was kept; those before it have an empty one.
         """
-        self._last_step = step
-        self.train = [(int(at), float(loss), float(accuracy)) for at, loss, accuracy in arrays["train"]]
-        self._open = [(float(loss), float(accuracy)) for loss, accuracy in arrays["open"]]
-        self._epoch_steps, self._epoch_sums = int(arrays["epoch"][0]), np.array(arrays["epoch"][1:])
-        empty, last = np.zeros((0, 0), np.int64), len(arrays["evaluations"]) - 1
-        self.evaluations = [
-            (
-                int(at),
-                EvalMetrics(float(loss), float(accuracy), int(count), arrays["confusion"] if i == last else empty),
-            )
-            for i, (at, loss, accuracy, count) in enumerate(arrays["evaluations"])
-        ]
+        self._take(step, arrays)
+        self.restores = restores_of(arrays)
         for point in self.train:
             self._log_window(*point)
         for at, metrics in self.evaluations:
             self._log_evaluation(at, metrics)
+
+    def wait(self) -> None:
+        """Waits for every call that is still out, and takes no notice of its metrics."""
+        for _, pending in self._pending:
+            pending.read()
+
+    def go_back(self, restore: Restore, arrays: Mapping[str, Array]) -> None:
+        """Goes on from a checkpoint of this run, forgetting what came after it.
+
+        Args:
+          restore: which checkpoint, and why.
+          arrays: what `arrays` returned there.
+        """
+        self._pending.clear()
+        self._take(restore.step, arrays)
+        self.restores.append(restore)
+        self._watches = True
+
+    def _take(self, step: int, arrays: Mapping[str, Array]) -> None:
+        self._last_step = step
+        self.train = [(int(at), float(loss), float(accuracy)) for at, loss, accuracy in arrays["train"]]
+        self._open = [(float(loss), float(accuracy)) for loss, accuracy in arrays["open"]]
+        self._epoch_steps, self._epoch_sums = int(arrays["epoch"][0]), np.array(arrays["epoch"][1:])
+        self.evaluations = evaluations_of(arrays)
 
     def latest(self) -> dict[str, float]:
         """Returns the last value of each metric."""
@@ -206,3 +240,17 @@ class History:
 
     def _log_evaluation(self, step: int, metrics: EvalMetrics) -> None:
         self._log(step, {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy})
+
+
+def evaluations_of(arrays: Mapping[str, Array]) -> list[tuple[int, EvalMetrics]]:
+    """Returns the evaluations in what `History.arrays` returned; all but the last have an empty confusion matrix."""
+    empty, last = np.zeros((0, 0), np.int64), len(arrays["evaluations"]) - 1
+    return [
+        (int(at), EvalMetrics(float(loss), float(accuracy), int(count), arrays["confusion"] if i == last else empty))
+        for i, (at, loss, accuracy, count) in enumerate(arrays["evaluations"])
+    ]
+
+
+def restores_of(arrays: Mapping[str, Array]) -> list[Restore]:
+    """Returns the returns to a checkpoint in what `History.arrays` returned."""
+    return [Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays.get("restores", ())]

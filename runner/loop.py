@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from runner import feed, optimizer
+import numpy as np
+
+from runner import feed, optimizer, stopping
+from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver
 from runner.dataset import Dataset
 from runner.dataset.pipeline import steps_in_epoch
 from runner.display import Display
 from runner.engine.base import Array, Engine, EvalMetrics
-from runner.errors import ConfigError, Interrupted, refuse
-from runner.history import History, LogPoints, Meter
+from runner.errors import ConfigError, EngineError, Interrupted, NotFiniteError, refuse
+from runner.history import History, LogPoints, Meter, Restore
+from runner.profile import Profiler
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 
 _SECONDS_BETWEEN_RATES = 0.5
+_RESTORES = "runner.nan_restores"
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,9 @@ class Result:
       steps: training steps done.
       meter: their time, warm-up and evaluation excluded.
       history: logged windows and evaluations.
-      evaluation: the last one.
+      taken: step of the weights that the engine holds: the last, or with early stopping the best.
+      evaluation: of these weights.
+      ended: why training ended, in words.
       epoch_loss: mean training loss of the last epoch.
       epoch_accuracy: mean training accuracy of the last epoch.
     """
@@ -49,7 +56,9 @@ class Result:
     steps: int
     meter: Meter
     history: History
+    taken: int
     evaluation: EvalMetrics
+    ended: str
     epoch_loss: float
     epoch_accuracy: float
 
@@ -58,7 +67,7 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
     """Returns the steps of one epoch.
 
     Raises:
-      ConfigError: the split holds less than one batch, or fewer steps than `trainer.steps_per_epoch`.
+      ConfigError: the split holds less than one batch, or fewer than the config wants.
     """
     batch = config.dataset.batch_size
     steps = steps_in_epoch(examples, batch, config.dataset.remainder)
@@ -69,13 +78,15 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
             allowed=f"at most {examples}, the examples of split {config.dataset.train}",
             mend="choose a smaller batch or dataset.remainder=pad",
         )
-    wanted = config.trainer.steps_per_epoch
-    if wanted is not None and wanted > steps:
-        raise ConfigError(
-            f"trainer.steps_per_epoch={wanted} is refused: split {config.dataset.train} has {steps} batches of "
-            f"{batch}; set trainer.steps_per_epoch={steps} or less"
-        )
-    return wanted or steps
+    for key in ("steps_per_epoch", "overfit_batches"):
+        wanted = getattr(config.trainer, key)
+        if wanted is not None and wanted > steps:
+            raise ConfigError(
+                f"trainer.{key}={wanted} is refused: split {config.dataset.train} has {steps} batches of "
+                f"{batch}; set trainer.{key}={steps} or less"
+            )
+        steps = wanted or steps
+    return min(steps, config.trainer.limit_train_batches or steps)
 
 
 def eval_batch_size(config: RunConfig) -> int:
@@ -87,102 +98,203 @@ def eval_batch_size(config: RunConfig) -> int:
     return -(-max(config.dataset.batch_size, 1000) // size) * size
 
 
-def train(
-    config: RunConfig,
-    engine: Engine,
-    data: Dataset,
-    log: LogPoints,
-    display: Display,
-    stop: StopRequest,
-    saver: Saver,
-    start: Start | None = None,
-) -> Result:
-    """Trains for the config's epochs.
+@dataclass(frozen=True)
+class Around:
+    """What training reports to, and asks between device calls.
+
+    Attributes:
+      log: takes (step, points); must not block. A run that goes on logs its past again.
+      forget: takes a step; what was logged after it is done again.
+      tell: takes a line for the user, and tags of the run.
+      display: shows progress.
+      stop: is asked whether a signal came.
+      saver: is asked for checkpoints.
+      profiler: traces a few steps.
+    """
+
+    log: LogPoints
+    forget: Callable[[int], None]
+    tell: Callable[[str, Mapping[str, str]], None]
+    display: Display
+    stop: StopRequest
+    saver: Saver
+    profiler: Profiler
+
+
+@dataclass
+class _Run:
+    """A training in progress."""
+
+    config: RunConfig
+    engine: Engine
+    data: Dataset
+    around: Around
+    history: History
+    calls: feed.CallSize
+    per_epoch: int
+    step: int = 0
+    meter: Meter = field(default_factory=Meter)
+
+
+def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None = None) -> Result:
+    """Trains for the config's epochs, or until early stopping ends it.
 
     Args:
       config: a checked config.
       engine: built; for a run that goes on, with its state loaded.
       data: training and evaluation splits.
-      log: takes (step, points); must not block. A run that goes on logs its past again.
-      display: shows progress.
-      stop: is asked between device calls.
-      saver: is asked for checkpoints between device calls.
+      around: log, display, checkpoints, signals.
       start: where a run goes on; null: at the beginning.
 
     Returns:
-      What training left behind.
+      What training left behind; with early stopping the engine holds the best weights.
 
     Raises:
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
-      EngineError: the loss is not finite and `trainer.on_nan` is `stop`.
+      EngineError: the loss is not finite, and `trainer.on_nan` has no more to do about it.
     """
-    trainer, per_epoch = config.trainer, epoch_steps(config, data.train.size)
-    total = trainer.epochs * per_epoch
-    history = History(
-        log,
-        trainer.log_every_steps,
-        lambda step: float(optimizer.learning_rate(config.optimizer, step, total)),
-        stop_on_nan=trainer.on_nan == "stop",
-    )
-    meter, step = Meter(), 0
-    calls = feed.call_size(config, data.train)
-    if start is not None:
-        step = start.step
-        history.restore(step, start.history)
-    evaluation = history.evaluations[-1][1] if history.evaluations else None
+    run = _begin(config, engine, data, around, start)
     try:
-        for epoch in range(_first_epoch(step, per_epoch, history), trainer.epochs):
-            first = epoch * per_epoch
-            done = step - first
-            display.start_epoch(epoch, per_epoch, done)
-            if not done:
-                history.start_epoch()
-            rated = time.monotonic()
-            meter.restart()
-
-            def until_save(taken: int, first: int = first) -> int | None:
-                return saver.steps_left(first + taken)
-
-            with feed.training(config, data.train, epoch, per_epoch, calls, engine.place, done, until_save) as batches:
-                for placed in batches:
-                    pending = engine.train_steps(placed, step)
-                    # The call before is read only now, so that its metrics never hold up a call.
-                    history.add(step, pending)
-                    step += placed.steps
-                    calls.observe(meter.call_done(placed.steps))
-                    if time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
-                        rated = time.monotonic()
-                        _log_rate(log, step, meter.recent, config.dataset.batch_size)
-                    display.update(step - first, meter.recent, *history.epoch_means())
-                    stop.raise_if_requested()
-                    if step < first + per_epoch:  # the epoch's last step is saved with its evaluation
-                        saver.save_if_due(step, history)
-            history.drain()
-            meter.waited()
-            # Logged at least once an epoch, however short it is.
-            _log_rate(log, step, meter.steps_per_second, config.dataset.batch_size)
-            due = (epoch + 1) % trainer.evaluate_every == 0 or epoch + 1 == trainer.epochs
-            fresh = _evaluate(config, engine, data, stop) if due else None
-            if fresh is not None:
-                evaluation = fresh
-                history.add_evaluation(step, fresh)
-                saver.evaluated(step, history, fresh)
-            display.end_epoch(*history.epoch_means(), fresh)
-            saver.save_if_due(step, history)
-        history.flush()
-        saver.save(step, history)
+        ended = None
+        while ended is None:
+            try:
+                ended = _train_epochs(run)
+            except NotFiniteError as error:
+                _go_back(run, error)
+        run.history.flush()
+        around.saver.save(run.step, run.history)
+        best = _take_best(run)
     except Interrupted:
-        history.flush()
-        saver.save(step, history)
+        run.history.flush()
+        around.saver.save(run.step, run.history)
         raise
     finally:
         try:
-            history.flush()
+            run.history.flush()
         finally:
-            saver.close()
-            display.close()
-    assert evaluation is not None
-    return Result(step, meter, history, evaluation, *history.epoch_means())
+            around.profiler.close()
+            around.saver.close()
+            around.display.close()
+    evaluation = best or run.history.evaluations[-1]
+    return Result(run.step, run.meter, run.history, *evaluation, ended, *run.history.epoch_means())
+
+
+def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None) -> _Run:
+    trainer, per_epoch = config.trainer, epoch_steps(config, data.train.size)
+    total = trainer.epochs * per_epoch
+
+    def rate(step: int) -> float:
+        return float(optimizer.learning_rate(config.optimizer, step, total))
+
+    history = History(around.log, trainer.log_every_steps, rate, on_nan=trainer.on_nan)
+    run = _Run(config, engine, data, around, history, feed.call_size(config, data.train), per_epoch)
+    if start is not None:
+        run.step = start.step
+        history.restore(start.step, start.history)
+    elif trainer.on_nan == "restore":  # there is always a checkpoint to go back to
+        around.saver.begin(history)
+    return run
+
+
+def _train_epochs(run: _Run) -> str:
+    """Trains to the end; returns why it ended."""
+    trainer, history, saver = run.config.trainer, run.history, run.around.saver
+    for epoch in range(_first_epoch(run.step, run.per_epoch, history), trainer.epochs):
+        reason = stopping.reason(trainer.early_stopping, history.evaluations)
+        if reason is not None:
+            return reason
+        _train_epoch(run, epoch)
+        due = (epoch + 1) % trainer.evaluate_every == 0 or epoch + 1 == trainer.epochs
+        fresh = _evaluate(run) if due else None
+        if fresh is not None:
+            history.add_evaluation(run.step, fresh)
+            saver.evaluated(run.step, history, fresh)
+        run.around.display.end_epoch(*history.epoch_means(), fresh)
+        saver.save_if_due(run.step, history)
+    reason = stopping.reason(trainer.early_stopping, history.evaluations)
+    return reason or f"trained for {trainer.epochs} epochs"
+
+
+def _train_epoch(run: _Run, epoch: int) -> None:
+    """Trains one epoch, or the rest of it."""
+    first, history, around = epoch * run.per_epoch, run.history, run.around
+    done, batch_size = run.step - first, run.config.dataset.batch_size
+    around.display.start_epoch(epoch, run.per_epoch, done)
+    if not done:
+        history.start_epoch()
+    rated = time.monotonic()
+    run.meter.restart()
+
+    def most(taken: int) -> int | None:
+        bounds = (around.saver.steps_left(first + taken), around.profiler.steps_left(first + taken))
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    split, place = run.data.train, run.engine.place
+    with feed.training(run.config, split, epoch, run.per_epoch, run.calls, place, done, most) as batches:
+        for placed in batches:
+            around.profiler.before_call(run.step, history.drain)
+            pending = run.engine.train_steps(placed, run.step, history.rate_factor(run.step))
+            # The call before is read only now, so that its metrics never hold up a call.
+            history.add(run.step, pending)
+            run.step += placed.steps
+            around.profiler.after_call(run.step, history.drain)
+            run.calls.observe(run.meter.call_done(placed.steps))
+            if time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
+                rated = time.monotonic()
+                _log_rate(around.log, run.step, run.meter.recent, batch_size)
+            around.display.update(run.step - first, run.meter.recent, *history.epoch_means())
+            around.stop.raise_if_requested()
+            if run.step < first + run.per_epoch:  # the epoch's last step is saved with its evaluation
+                around.saver.save_if_due(run.step, history)
+    history.drain()
+    run.meter.waited()
+    # Logged at least once an epoch, however short it is.
+    _log_rate(around.log, run.step, run.meter.steps_per_second, batch_size)
+
+
+def _go_back(run: _Run, error: NotFiniteError) -> None:
+    """Goes back to the last good checkpoint, at a lower learning rate; raises where `trainer.on_nan` does not.
+
+    Step `error.step` computed its loss with the weights that the step before left. A checkpoint of these would give
+    the same loss again, so a good one has fewer steps.
+    """
+    trainer, history, around = run.config.trainer, run.history, run.around
+    if trainer.on_nan != "restore":
+        raise error
+    if len(history.restores) >= trainer.nan_restores:
+        raise EngineError(
+            f"the loss is {error.loss} at step {error.step}, after trainer.nan_restores={trainer.nan_restores} "
+            "returns to a checkpoint; lower optimizer.learning_rate or trainer.nan_rate_factor"
+        ) from error
+    checkpoint = around.saver.go_back(error.step - 1)
+    if checkpoint is None:
+        raise EngineError(
+            f"the loss is {error.loss} at step {error.step}, and there is no checkpoint from before to go back to; "
+            "lower optimizer.learning_rate or set trainer.checkpoint.every_steps"
+        ) from error
+    history.wait()  # a call that is still running would write over what is loaded
+    load(run.engine, checkpoint)
+    factor = history.rate_factor(run.step) * trainer.nan_rate_factor
+    run.step = checkpoint.step
+    history.go_back(Restore(error.step, run.step, factor), checkpoint.history())
+    around.forget(run.step)
+    around.saver.save(run.step, history)  # a run that goes on from here keeps the factor
+    around.tell(
+        f"the loss is {error.loss} at step {error.step:,}: back to the checkpoint of step {run.step:,}, learning rate "
+        f"times {factor:g} from there on",
+        {_RESTORES: "; ".join(f"step {r.bad} back to {r.step}, rate x {r.factor:g}" for r in history.restores)},
+    )
+
+
+def _take_best(run: _Run) -> tuple[int, EvalMetrics] | None:
+    """With early stopping, puts the best weights into the engine; returns their step and their evaluation."""
+    saver = run.around.saver
+    best = saver.best() if run.config.trainer.early_stopping.metric is not None else None
+    if best is None or best.step == run.step:
+        return None
+    load(run.engine, best)
+    run.around.tell(f"the weights of step {best.step:,}, the best evaluation, are taken", {})
+    return best.step, _evaluate(run)
 
 
 def _first_epoch(step: int, per_epoch: int, history: History) -> int:
@@ -197,12 +309,22 @@ def _log_rate(log: LogPoints, step: int, rate: float, batch_size: int) -> None:
         log(step, points)
 
 
-def _evaluate(config: RunConfig, engine: Engine, data: Dataset, stop: StopRequest) -> EvalMetrics:
-    batches = feed.evaluation(data.eval, eval_batch_size(config), config.trainer.limit_eval_batches)
+def _evaluate(run: _Run) -> EvalMetrics:
+    split, trainer = feed.evaluated_split(run.config, run.data), run.config.trainer
+    batches = feed.evaluation(split, eval_batch_size(run.config), trainer.limit_eval_batches)
 
     def interruptible() -> feed.HostBatchIterator:
         for batch in batches:
-            stop.raise_if_requested()
+            run.around.stop.raise_if_requested()
             yield batch
 
-    return engine.evaluate(interruptible())
+    if trainer.eval_mean == "examples":
+        return run.engine.evaluate(interruptible())
+    return _mean([run.engine.evaluate([batch]) for batch in interruptible()])
+
+
+def _mean(batches: Sequence[EvalMetrics]) -> EvalMetrics:
+    """Returns the plain mean over batches, whatever their sizes."""
+    loss, accuracy = np.mean([(one.loss, one.accuracy) for one in batches], axis=0).tolist()
+    confusion = np.sum([one.confusion for one in batches], axis=0)
+    return EvalMetrics(loss, accuracy, sum(one.examples for one in batches), confusion)

@@ -13,13 +13,19 @@ from runner.engine.base import Array, EvalMetrics
 _MOST_LABELLED = 20  # classes whose cells are wide enough to hold a number
 
 
-def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequence[tuple[int, EvalMetrics]]) -> None:
+def curves(
+    path: Path,
+    train: Sequence[tuple[int, float, float]],
+    evals: Sequence[tuple[int, EvalMetrics]],
+    evaluated: str = "test",
+) -> None:
     """Draws loss and accuracy by step for training and test.
 
     Args:
       path: PNG file to write.
       train: (step, loss, accuracy) of logged windows.
       evals: (step, metrics) of evaluations.
+      evaluated: what evaluations are on, in a word.
     """
     figure, (left, right) = subplots(1, 2, figsize=(11, 4.2))
     steps = [step for step, _, _ in train]
@@ -30,7 +36,7 @@ def curves(path: Path, train: Sequence[tuple[int, float, float]], evals: Sequenc
             [getattr(metrics, name) for _, metrics in evals],
             color="#c23b22",
             marker="o",
-            label="test",
+            label=evaluated,
         )
         axes.set_xlabel("training step")
         axes.set_title(f"{name} (cross-entropy, nats)" if name == "loss" else name)

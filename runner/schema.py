@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
+
+__all__ = ["CheckpointConfig", "EarlyStoppingConfig", "ProfileConfig", "TrainerConfig"]
+
 # OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
 
 
@@ -194,60 +198,6 @@ class DatasetConfig:
     mirror: bool = True
     image_size: list[int] | None = None
     prefetch: int = 2
-
-
-@dataclass
-class CheckpointConfig:
-    """When the state of a run is saved, and how much of it is kept.
-
-    Attributes:
-      enabled: false saves nothing; such a run can neither be resumed nor evaluated or exported later.
-      every_steps: saves after every so many steps; null: not by steps.
-      every_minutes: saves when the last checkpoint is that old; null: not by time.
-      keep: how many of the last checkpoints stay, besides the best.
-      best: keeps the checkpoint with the best `eval/accuracy` or `eval/loss`; null: none for its metric.
-      folder: where runs keep their checkpoints; null: outputs/checkpoints.
-    """
-
-    enabled: bool = True
-    every_steps: int | None = None
-    every_minutes: float | None = 10.0
-    keep: int = 2
-    best: str | None = "eval/accuracy"
-    folder: str | None = None
-
-
-@dataclass
-class TrainerConfig:
-    """How long and how to train.
-
-    Attributes:
-      epochs: passes over the training split.
-      steps_per_epoch: shortens an epoch; null: the whole split.
-      steps_per_call: training steps a device call; null: chosen by the runner.
-      seed: initial weights, data order and dropout.
-      evaluate_every: epochs between evaluations; the last epoch is always evaluated.
-      limit_eval_batches: evaluates that many batches only; null: every example.
-      log_every_steps: a point of a training metric is the mean over that many steps.
-      log_model: records the trained model in MLflow.
-      progress: `auto` (a bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
-      on_nan: `stop` fails the run at the first loss that is not finite, `continue` does not look.
-      verify_first: holds the mesh against one device before training, and fails the run where they differ.
-      checkpoint: when the state is saved. It is saved at the end besides, and where a signal ends the run.
-    """
-
-    epochs: int = 3
-    steps_per_epoch: int | None = None
-    steps_per_call: int | None = None
-    seed: int = 1337
-    evaluate_every: int = 1
-    limit_eval_batches: int | None = None
-    log_every_steps: int = 10
-    log_model: bool = True
-    progress: str = "auto"
-    on_nan: str = "stop"
-    verify_first: bool = False
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.dataset
-from runner import feed, loop, mesh, plots
+from runner import feed, loop, mesh, plots, profile
 from runner.checkpoint import recovery
 from runner.checkpoint.resume import load
 from runner.config import flatten, resolved
@@ -35,6 +35,7 @@ from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
 
+_ENDED = "runner.ended"  # why a run ended, in words
 _TOLD = ("sweep", "plan", "verify")  # groups that say nothing of a run
 
 
@@ -60,11 +61,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         data = runner.dataset.load(config.dataset)
         total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
         recovery.check_unfinished(config, before, total)
+        profile.check(config, total)
         command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
         run_id = before.run.run_id if before else None
         with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
-            points = recovery.NewPoints(tracker, resumed=before is not None)
-            _log_inputs(tracker, folder, data)
+            points = recovery.NewPoints(tracker, before)
+            _log_inputs(tracker, folder, data, config)
             if config.trainer.verify_first:
                 verify_recorded(config, content, data, folder, tracker, console)
             with quiet_native_log(folder / "runner.log"):
@@ -76,15 +78,23 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             points.log_changed(before.checkpoint.step if before else 0, measures)
             for warning in warnings:
                 console.print(f"warning: {warning}", soft_wrap=True, markup=False)
-            if config.dataset.remainder == "drop":
-                _say_dropped(console, config, data)
-            display = make_display(config.trainer.progress, console, config.trainer.epochs)
+            _say_examples(console, config, data)
+            display = make_display(config.trainer.progress, console, config.trainer.epochs, _evaluated(config))
+
+            def tell(line: str, tags: Mapping[str, str]) -> None:
+                console.print(line, soft_wrap=True, markup=False)
+                tracker.set_tags(tags)
+
             stop.deferred = True
+            profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
             with recovery.saving(config, content, engine, tracker, folder, before) as saver:
                 start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
                 log = member.reporting(points.log, folder)
-                result = loop.train(config, engine, data, log, display, stop, saver, start)
+                around = loop.Around(log, points.forget, tell, display, stop, saver, profiler)
+                result = loop.train(config, engine, data, around, start)
+                tell(result.ended, {_ENDED: result.ended})
                 _record_result(config, engine, data, result, tracker, folder)
+                _record_profile(profiler.folder, tracker, console)
             console.print(result_table(_result_rows(config, result)))
 
 
@@ -128,9 +138,13 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     try:
         yield tracker
         status = "FINISHED"
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as signal:
         status = "KILLED"
+        tracker.set_tags({_ENDED: str(signal) or "ended by Ctrl-C"})
         console.print("interrupted: metrics up to the last step are kept, the run's status is KILLED")
+        raise
+    except EngineError as error:
+        tracker.set_tags({_ENDED: str(error)})
         raise
     finally:
         tracker.finish(status)
@@ -143,9 +157,9 @@ def _data_spec(data: Dataset) -> DataSpec:
     return DataSpec((int(height), int(width), int(channels)), data.num_classes)
 
 
-def _log_inputs(tracker: Tracker, folder: Path, data: Dataset) -> None:
+def _log_inputs(tracker: Tracker, folder: Path, data: Dataset, config: RunConfig) -> None:
     tracker.log_artifact(folder / "config.yaml")
-    for context in ("train", "eval"):
+    for context in ("train", "eval") if config.trainer.overfit_batches is None else ("train",):
         tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
 
 
@@ -169,23 +183,45 @@ def _log_plan(
     return list(plan.warnings), plan.metrics()
 
 
-def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:
-    left = data.train.size % config.dataset.batch_size
-    if left and config.trainer.steps_per_epoch is None:
-        console.print(
-            f"each epoch leaves out {left} of {data.train.size:,} training examples, its last partial batch "
-            "(dataset.remainder=pad counts them)",
-            soft_wrap=True,
+def _evaluated(config: RunConfig) -> str:
+    """Returns in a word what evaluations are on."""
+    return "test" if config.trainer.overfit_batches is None else "overfit"
+
+
+def _say_examples(console: Console, config: RunConfig, data: Dataset) -> None:
+    trainer, left = config.trainer, data.train.size % config.dataset.batch_size
+    if trainer.overfit_batches is not None:
+        count = feed.evaluated_split(config, data).size
+        line = (
+            f"trains on the same {count:,} examples in every epoch, and evaluates on these (trainer.overfit_batches)"
         )
+    elif left and config.dataset.remainder == "drop" and not (trainer.steps_per_epoch or trainer.limit_train_batches):
+        line = (
+            f"each epoch leaves out {left} of {data.train.size:,} training examples, its last partial batch "
+            "(dataset.remainder=pad counts them)"
+        )
+    else:
+        return
+    console.print(line, soft_wrap=True)
+
+
+def _record_profile(folder: Path, tracker: Tracker, console: Console) -> None:
+    """Records the trace of a few steps, where one was made."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            tracker.log_artifact(path, path.parent.relative_to(folder.parent).as_posix())
+            console.print(f"trace: {path}", soft_wrap=True, markup=False)
 
 
 def _record_result(
     config: RunConfig, engine: Engine, data: Dataset, result: loop.Result, tracker: Tracker, folder: Path
 ) -> None:
-    plots.curves(folder / "curves.png", result.history.train, result.history.evaluations)
+    plots.curves(folder / "curves.png", result.history.train, result.history.evaluations, _evaluated(config))
     plots.confusion(folder / "confusion.png", result.evaluation.confusion, data.class_names)
     summary = {
         "steps": result.steps,
+        "taken_step": result.taken,
+        "ended": result.ended,
         "steps_per_second": result.meter.steps_per_second,
         "step_ms": 1000.0 / result.meter.steps_per_second if result.meter.steps_per_second else 0.0,
         "cpu_ms_per_step": 1000.0 * result.meter.cpu_seconds / max(result.meter.steps, 1),
@@ -219,6 +255,6 @@ def _result_rows(config: RunConfig, result: loop.Result) -> list[tuple[str, str]
         ("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"),
         ("train loss, last epoch", f"{result.epoch_loss:.4f}"),
         ("train accuracy, last epoch", f"{result.epoch_accuracy:.4f}"),
-        ("test loss", f"{evaluation.loss:.4f}"),
-        ("test accuracy", f"{evaluation.accuracy:.4f} ({evaluation.examples:,} examples)"),
+        (f"{_evaluated(config)} loss", f"{evaluation.loss:.4f}"),
+        (f"{_evaluated(config)} accuracy", f"{evaluation.accuracy:.4f} ({evaluation.examples:,} examples)"),
     ]

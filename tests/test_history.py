@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine.base import EvalMetrics, StepMetrics
-from runner.errors import EngineError
-from runner.history import History
+from runner.errors import EngineError, NotFiniteError
+from runner.history import History, Restore
 
 NAN = float("nan")
 
@@ -47,8 +47,8 @@ class Log:
         return [(step, points["train/loss"]) for step, points in self.points]
 
 
-def make(log: Log, window: int = 10, *, stop_on_nan: bool = True) -> History:
-    return History(log, window, lambda step: step / 1000, stop_on_nan=stop_on_nan)
+def make(log: Log, window: int = 10, *, on_nan: str = "stop") -> History:
+    return History(log, window, lambda step: step / 1000, on_nan=on_nan)
 
 
 def feed(history: History, losses: Sequence[float], sizes: Sequence[int]) -> None:
@@ -164,12 +164,48 @@ def test_flush_after_the_error_logs_the_rest_and_names_no_later_step() -> None:
 
 def test_continue_logs_what_is_not_finite_and_goes_on() -> None:
     log = Log()
-    history = make(log, 2, stop_on_nan=False)
+    history = make(log, 2, on_nan="continue")
     feed(history, [1.0, NAN, 3.0, 3.0], [4])
     history.drain()
     assert [step for step, _ in log.losses] == [2, 4]
     assert math.isnan(log.losses[0][1])
     assert log.losses[1][1] == 3.0
+
+
+def test_restore_logs_nothing_from_the_bad_step_on_and_goes_on_where_it_is_told() -> None:
+    log = Log()
+    history = make(log, 2, on_nan="restore")
+    feed(history, [1.0, 3.0], [2])
+    history.drain()
+    held = history.arrays()
+    history.add(2, Call([5.0, 5.0, 7.0, NAN, 7.0, 7.0]))
+    with pytest.raises(NotFiniteError, match="step 6"):
+        history.add(8, Call([NAN] * 4))
+    assert log.losses == [(2, 2.0), (4, 5.0)]
+    history.go_back(Restore(6, 2, 0.5), held)
+    assert history.epoch_means() == (2.0, pytest.approx(0.02))
+    history.add(2, Call([4.0, 4.0]))
+    history.drain()
+    assert log.losses == [(2, 2.0), (4, 5.0), (4, 4.0)]
+    assert history.train == [(2, 2.0, pytest.approx(0.02)), (4, 4.0, pytest.approx(0.04))]
+    assert log.points[-1][1]["learning_rate"] == pytest.approx(0.5 * 0.003)
+    history.add(4, Call([NAN]))
+    with pytest.raises(NotFiniteError, match="step 5"):
+        history.drain()
+
+
+def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> None:
+    first, again = Log(), Log()
+    history = make(first, 1, on_nan="restore")
+    feed(history, [1.0] * 4, [4])
+    history.drain()
+    history.go_back(Restore(5, 4, 0.5), history.arrays())
+    history.add(4, Call([1.0] * 3))
+    history.drain()
+    restored = make(again, 1, on_nan="restore")
+    restored.restore(7, history.arrays())
+    assert again.points == first.points
+    assert restored.rate_factor(7) == 0.5
 
 
 def test_epoch_means_are_over_the_steps_of_the_epoch_alone() -> None:

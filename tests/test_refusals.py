@@ -198,6 +198,26 @@ REFUSALS = [
     refusal("dataset.remainder=keep", "dataset.remainder=keep", "one of drop, pad"),
     refusal("tracking=none tracking.uri=sqlite:///x.db", "tracking.uri=sqlite:///x.db", "leave out one of"),
     refusal("tracking.name=foo", "tracking.name=foo", "one of mlflow, none"),
+    refusal("trainer.on_nan=resume", "trainer.on_nan=resume", "stop, restore, continue", "did you mean restore?"),
+    refusal("trainer.nan_rate_factor=1", "trainer.nan_rate_factor=1", "above 0 and below 1"),
+    refusal(
+        "trainer.on_nan=restore trainer.checkpoint.enabled=false", "trainer.on_nan=restore", "checkpoint.enabled=true"
+    ),
+    refusal("trainer.on_nan=restore trainer.checkpoint.keep=1", "trainer.checkpoint.keep=1", "2 or more"),
+    refusal("trainer.early_stopping.metric=loss", "trainer.early_stopping.metric=loss", "eval/accuracy, eval/loss"),
+    refusal(
+        "trainer.early_stopping.metric=eval/loss",
+        "trainer.early_stopping.metric=eval/loss",
+        "trainer.checkpoint.best=eval/accuracy",
+        "set trainer.checkpoint.best=eval/loss",
+    ),
+    refusal("trainer.early_stopping.patience=0", "trainer.early_stopping.patience=0", "at least 1"),
+    refusal(
+        "trainer.steps_per_epoch=5 trainer.overfit_batches=2",
+        "trainer.overfit_batches=2",
+        "trainer.steps_per_epoch=5 is set",
+    ),
+    refusal("trainer.profile.start=-1", "trainer.profile.start=-1", "0 or more"),
     refusal("trainer.progress=foo", "trainer.progress=foo", "one of auto, bar, lines, none"),
     refusal("engine.name=other", "engine.name=other", "keras_dtensor"),
 ]

@@ -12,6 +12,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from runner import stopping
 from runner.checkpoint import runs
 from runner.checkpoint.resume import KEYS, check_order, key_of
 from runner.checkpoint.runs import SavedRun
@@ -19,6 +20,7 @@ from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
 from runner.engine.base import Engine
 from runner.errors import ConfigError
+from runner.history import evaluations_of, restores_of
 from runner.schema import RunConfig
 from runner.tracking import Tracker
 
@@ -54,33 +56,63 @@ def open_previous(config: RunConfig, content: Mapping[str, Any]) -> Previous | N
 
 
 def check_unfinished(config: RunConfig, before: Previous | None, total: int) -> None:
-    """Refuses to go on with a run that has done all its steps and recorded its results.
+    """Refuses to go on with a run that has done all its steps and recorded them, or that early stopping has ended.
 
     Raises:
-      ConfigError: it has.
+      ConfigError: it is such a run.
     """
-    if before is not None and before.checkpoint.step >= total and before.run.record.get("finished"):
+    if before is None or not before.run.record.get("finished"):
+        return
+    if before.checkpoint.step >= total:
         raise ConfigError(
             f"resume={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
             f"set trainer.epochs={config.trainer.epochs + 1} or more to train on"
+        )
+    reason = stopping.reason(config.trainer.early_stopping, evaluations_of(before.checkpoint.history()))
+    if reason is not None:
+        raise ConfigError(
+            f"resume={before.run.run} is refused: the run has ended by {reason}; set a larger "
+            "trainer.early_stopping.patience, or trainer.early_stopping.metric=null, to train on"
         )
 
 
 class NewPoints:
     """Logs points that a run does not have: those after the last checkpoint come twice, and its past is logged again.
 
-    So is what was logged before the checkpoint and was still on its way when the process died.
+    So is what was logged before the checkpoint and was still on its way when the process died. A run that went back to
+    a checkpoint, after a loss that was not finite, has points of steps that it did again: there a point counts as
+    logged only where its value is the same.
     """
 
-    def __init__(self, tracker: Tracker, *, resumed: bool) -> None:
+    def __init__(self, tracker: Tracker, before: Previous | None) -> None:
+        """Reads what the run has.
+
+        Args:
+          tracker: of the run.
+          before: where it goes on; null: a new run.
+        """
         self._tracker = tracker
-        self._stored = tracker.logged() if resumed else {}
+        self._stored = tracker.logged() if before else {}
+        restores = restores_of(before.checkpoint.history()) if before else []
+        self._done_again = max((restore.bad for restore in restores), default=0)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Logs the values that the run has no point of at this step."""
-        new = {key: value for key, value in values.items() if step not in self._stored.get(key, ())}
+        new = {key: value for key, value in values.items() if not self._has(step, key, value)}
         if new:
             self._tracker.log_metrics(step, new)
+
+    def _has(self, step: int, key: str, value: float) -> bool:
+        stored = self._stored.get(key, {})
+        if step not in stored:
+            return False
+        return step > self._done_again or stored[step] == value
+
+    def forget(self, step: int) -> None:
+        """Takes what lies after a step for not logged: the run does it again."""
+        self._stored = {
+            key: {at: value for at, value in points.items() if at <= step} for key, points in self._stored.items()
+        }
 
     def log_changed(self, step: int, values: Mapping[str, float]) -> None:
         """Logs the values that are not the last ones of their metric."""

@@ -25,6 +25,8 @@ _ORDER = (
     "dataset.image_size",
     "trainer.seed",
     "trainer.steps_per_epoch",
+    "trainer.limit_train_batches",
+    "trainer.overfit_batches",
 )
 
 

@@ -136,13 +136,13 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
     Args:
       key: `resume` or `run`, for the refusal.
       run: the run.
-      step: of the checkpoint; null: the last.
+      step: of the checkpoint; null: the last, or, to look at a run with early stopping, the best.
 
     Raises:
       ConfigError: it is damaged, in which case the one before it is offered, or of a newer format.
     """
     there = storage.steps(run.folder)
-    chosen = there[-1] if step is None else step
+    chosen = _default_step(key, run, there[-1]) if step is None else step
     try:
         return Checkpoint(storage.place(run.folder, chosen))
     except DamagedError as error:
@@ -151,6 +151,18 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
         raise refuse(
             key, run.run, allowed=f"its checkpoint of step {chosen} is damaged ({error})", mend=mend
         ) from error
+
+
+def _default_step(key: str, run: SavedRun, last: int) -> int:
+    """Returns the step that is meant where none is named: training goes on from the last."""
+    best = storage.best(run.folder)
+    if key == "resume" or best is None:
+        return last
+    try:
+        trainer = storage.read_manifest(storage.place(run.folder, last))["config"]["trainer"]
+        return int(best["step"]) if trainer["early_stopping"]["metric"] is not None else last
+    except (DamagedError, KeyError, TypeError):
+        return last
 
 
 def check_not_running(key: str, run: SavedRun) -> None:

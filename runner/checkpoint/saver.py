@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runner.checkpoint import storage
-from runner.checkpoint.storage import Content
+from runner.checkpoint.storage import Checkpoint, Content, DamagedError
 from runner.engine.base import Engine, EvalMetrics
 from runner.history import History
 from runner.schema import CheckpointConfig
+from runner.stopping import better, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ Take = Callable[[int, History], Content]
 
 class Saver(Protocol):
     """Saves the state of a run; the loop asks it after every device call."""
+
+    def begin(self, history: History) -> None:
+        """Saves the state before the first step."""
 
     def steps_left(self, step: int) -> int | None:
         """Returns after how many more steps a call has to end because a save is due; None: no step is bound."""
@@ -36,12 +40,21 @@ class Saver(Protocol):
     def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
         """Takes an evaluation; saves where it is the best so far."""
 
+    def go_back(self, below: int) -> Checkpoint | None:
+        """Returns the last checkpoint of fewer than so many steps and removes those after it; None: there is none."""
+
+    def best(self) -> Checkpoint | None:
+        """Returns the best checkpoint so far; None: there is none."""
+
     def close(self) -> None:
         """Waits until everything is on the disk."""
 
 
 class NoSaver:
     """Saves nothing (`trainer.checkpoint.enabled=false`)."""
+
+    def begin(self, history: History) -> None:
+        """See `Saver`."""
 
     def steps_left(self, step: int) -> int | None:
         """See `Saver`."""
@@ -56,6 +69,15 @@ class NoSaver:
 
     def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
         """See `Saver`."""
+
+    def go_back(self, below: int) -> Checkpoint | None:
+        """See `Saver`."""
+        del below
+        return None
+
+    def best(self) -> Checkpoint | None:
+        """See `Saver`."""
+        return None
 
     def close(self) -> None:
         """See `Saver`."""
@@ -92,6 +114,11 @@ class CheckpointSaver:
         self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
         self._thread.start()
 
+    def begin(self, history: History) -> None:
+        """Saves the state before the first step."""
+        self._saved_step = -1
+        self.save(0, history)
+
     def steps_left(self, step: int) -> int | None:
         """Returns the steps until the next multiple of `every_steps`."""
         every = self._config.every_steps
@@ -113,12 +140,38 @@ class CheckpointSaver:
         metric = self._config.best
         if metric is None:
             return
-        value = {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}[metric]
-        smaller = metric == "eval/loss"
+        value = value_of(metric, metrics)
         before = self._best["value"] if self._best and self._best["metric"] == metric else None
-        if value == value and (before is None or (value < before if smaller else value > before)):
+        if value == value and (before is None or better(metric, value, before)):
             self._best = {"metric": metric, "value": value, "step": step}
             self._put(step, history, self._best)
+
+    def go_back(self, below: int) -> Checkpoint | None:
+        """Returns the last whole checkpoint of fewer than so many steps, and removes those after it.
+
+        The next save writes, whatever the step: what a run does from there on is not what it did before.
+        """
+        self._queue.join()
+        self._saved_step = -1
+        for step in reversed(storage.steps(self._folder)):
+            try:
+                if step < below:
+                    return Checkpoint(storage.place(self._folder, step))
+            except DamagedError as error:
+                self._warn(f"{error}; the checkpoint before it is taken")
+            storage.remove(self._folder, step)
+            self._best = storage.best(self._folder)
+        return None
+
+    def best(self) -> Checkpoint | None:
+        """Returns the best checkpoint so far.
+
+        Raises:
+          DamagedError: its bytes are not those that were written.
+        """
+        self._queue.join()
+        found = storage.best(self._folder)
+        return None if found is None else Checkpoint(storage.place(self._folder, int(found["step"])))
 
     def close(self) -> None:
         """Waits until everything is on the disk, and ends the thread."""
@@ -143,6 +196,8 @@ class CheckpointSaver:
             except Exception as error:
                 logger.exception("checkpoint of step %d", content.step)
                 self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
+            finally:
+                self._queue.task_done()
 
     def _remove_old(self) -> None:
         kept = storage.best(self._folder)

@@ -136,7 +136,7 @@ class Checkpoint(Mapping[str, Array]):
           ConfigError: a format that this version does not know.
         """
         self.folder = folder
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         for name, wanted in manifest["files"].items():
             _check_file(folder / name, wanted)
         self.step, self.about = int(manifest["step"]), manifest
@@ -175,7 +175,13 @@ class Checkpoint(Mapping[str, Array]):
         return dict(load_file(self.folder / _HISTORY))
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns what a checkpoint says of itself; its arrays are not looked at.
+
+    Raises:
+      DamagedError: it is missing, or not as it was written.
+      ConfigError: a format that this version does not know.
+    """
     path = folder / _MANIFEST
     try:
         manifest = json.loads(path.read_text())

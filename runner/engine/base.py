@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -178,13 +180,18 @@ class Engine(Protocol):
         """Puts batches on the devices, split as the layout says. May run on another thread than the steps."""
         ...
 
-    def train_steps(self, batches: PlacedBatches, first_step: int) -> Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
         """Runs `batches.steps` training steps in one device call.
 
         Args:
           batches: placed batches.
           first_step: steps done before, for bias corrections and schedules.
+          rate_factor: what the schedule's learning rate is multiplied by.
         """
+        ...
+
+    def trace(self, folder: Path) -> AbstractContextManager[None]:
+        """Traces what runs in the context into a folder, for TensorBoard and Perfetto."""
         ...
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +33,7 @@ from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zero
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
 from runner.engine.storage import gather_for_use
+from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
 from runner.schema import RunConfig
 
@@ -199,11 +202,15 @@ class DTensorEngine:
                 raise self._steps.refusal from None
             raise
 
-    def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> _Pending:
         """Runs the steps in one call; their number is an input, so that it needs no new trace."""
         self.compile(batches)
-        loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step))
+        loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step, rate_factor))
         return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+
+    def trace(self, folder: Path) -> AbstractContextManager[None]:
+        """Traces what runs in the context."""
+        return trace_tensorflow(folder)
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -221,13 +228,16 @@ class DTensorEngine:
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
         return program.collectives(self._steps.loop, self._before, self._config.mesh.axes, self.placements, data_axes)
 
-    def _train_inputs(self, batches: PlacedBatches, steps: int, first_step: int) -> tuple[Any, ...]:
+    def _train_inputs(
+        self, batches: PlacedBatches, steps: int, first_step: int, rate_factor: float = 1.0
+    ) -> tuple[Any, ...]:
         """Returns images, labels and all numbers of a call in one vector.
 
         DTensor takes an input of a few elements for a constant, and compiles anew when its value changes.
         """
         counts = np.maximum(batches.weights.sum(axis=1), 1.0)
-        numbers = np.concatenate([[steps, first_step], np.zeros(COUNTS - 2), counts]).astype(np.float32)
+        numbers = np.zeros(COUNTS + len(counts), np.float32)
+        numbers[:3], numbers[COUNTS:] = (steps, first_step, rate_factor), counts
         return batches.images, batches.labels, pack(numbers, self._vector)
 
     def _compiled(self, batches: PlacedBatches) -> Any:

@@ -66,19 +66,19 @@ class Steps:
 
         calls = int(images.shape[0])
         self.loop = next(_loop_names)
-        steps, first, counts = tf.gather(numbers, 0), tf.gather(numbers, 1), numbers[COUNTS:]
+        steps, first, factor, counts = *(tf.gather(numbers, i) for i in range(3)), numbers[COUNTS:]
 
         def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
             x, y = tf.cast(tf.gather(images, i), tf.float32) / _BRIGHTEST, tf.gather(labels, i)
             try:
-                loss_b, hit_b, penalty = self._step(x, y, tf.gather(counts, i), first + tf.cast(i, tf.float32))
+                loss_b, hit_b, penalty = self._step(x, y, tf.gather(counts, i), first + tf.cast(i, tf.float32), factor)
             except (ConfigError, EngineError) as error:
                 self.refusal = error
                 raise
-            row = tf.one_hot(i, calls)
-            loss_kb += tf.expand_dims(row, 1) * tf.expand_dims(loss_b, 0)
-            hit_kb += tf.expand_dims(row, 1) * tf.expand_dims(hit_b, 0)
-            return i + 1, loss_kb, hit_kb, penalty_k + row * penalty
+            row_k = tf.one_hot(i, calls) > 0.0  # chosen, not multiplied: a NaN would spread to the other steps
+            loss_kb = tf.where(tf.expand_dims(row_k, 1), tf.expand_dims(loss_b, 0), loss_kb)
+            hit_kb = tf.where(tf.expand_dims(row_k, 1), tf.expand_dims(hit_b, 0), hit_kb)
+            return i + 1, loss_kb, hit_kb, tf.where(row_k, penalty, penalty_k)
 
         empty = tf.cast(labels, tf.float32) * 0.0
         start = (tf.constant(0), empty, empty, counts * 0.0)
@@ -88,13 +88,13 @@ class Steps:
         )
         return loss, hit, penalty
 
-    def _step(self, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[Any, Any, Any]:
+    def _step(self, x_bhwd: Any, y_b: Any, count: Any, done: Any, factor: Any) -> tuple[Any, Any, Any]:
         """One step. Every variable is read, then everything is computed, then every variable is written."""
         import tensorflow as tf
 
         gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done)
         with tf.name_scope(program.UPDATE_SCOPE):
-            self._update(gradients, done)
+            self._update(gradients, done, factor)
         self.graph = tf.compat.v1.get_default_graph()
         if self._held.mesh.size > 1:
             check_indexing(self.graph)
@@ -148,10 +148,10 @@ class Steps:
 
         return scope.by_batch(tf.cast(self._held.model(x_bhwd, training=training), tf.float32))
 
-    def _update(self, gradients: list[Any], done: Any) -> None:
+    def _update(self, gradients: list[Any], done: Any, factor: Any) -> None:
         import tensorflow as tf
 
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
+        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf) * factor
         writes: list[tuple[Any, Any]] = []
         gradients = optimizer.clip(self._config.optimizer.clip, gradients)
         for path, gradient in zip(self._held.trained, gradients, strict=True):

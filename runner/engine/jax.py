@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from runner.engine.base import (
     StepMetrics,
     VariableInfo,
 )
+from runner.engine.trace import trace_jax
 from runner.errors import ConfigError, EngineError
 from runner.schema import RunConfig
 
@@ -236,9 +239,10 @@ class JaxEngine:
         images, labels = jax.device_put((batches.images, labels), (self._image, self._label))
         return PlacedBatches(images, labels, batches.weights, batches.steps)
 
-    def _numbers(self, batches: PlacedBatches, first_step: int) -> Array:
+    def _numbers(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Array:
+        factor = np.float32(rate_factor).view(np.int32)
         counts = np.maximum(batches.weights.sum(axis=1), 1.0)
-        return np.concatenate([[batches.steps, first_step], counts]).astype(np.int32)
+        return np.concatenate([[batches.steps, first_step, factor], counts]).astype(np.int32)
 
     def compile(self, batches: PlacedBatches) -> None:
         """Makes the training program for batches of these shapes, from disk where an earlier run left it."""
@@ -252,9 +256,9 @@ class JaxEngine:
             self._programs[shape] = self._train.lower(*arguments).compile()
         return self._programs[shape]
 
-    def train_steps(self, batches: PlacedBatches, first_step: int) -> _Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> _Pending:
         """Runs the steps in one program, or one after another without waiting for any."""
-        program, numbers = self._compiled(batches), self._numbers(batches, first_step)
+        program, numbers = self._compiled(batches), self._numbers(batches, first_step, rate_factor)
         if self._on_device:
             self._state, loss, hit, penalty = program(self._state, batches.images, batches.labels, numbers)
             return _Pending(loss, hit, penalty, batches.weights, batches.steps)
@@ -264,6 +268,10 @@ class JaxEngine:
             rows.append(row)
         losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
         return _Pending(losses, hits, penalties, batches.weights, batches.steps)
+
+    def trace(self, folder: Path) -> AbstractContextManager[None]:
+        """Traces what runs in the context."""
+        return trace_jax(folder)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; the state stays as it is."""

@@ -15,7 +15,8 @@ from runner.model import scope
 from runner.schema import RunConfig
 
 _BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
-COUNTS = 2  # where the batches' example counts begin among a call's numbers, after the steps to do and those done
+# Where the batches' example counts begin among a call's numbers: after the steps to do, those done, the rate's factor.
+COUNTS = 3
 
 
 class State(NamedTuple):
@@ -105,21 +106,23 @@ class Step:
         found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, done)
         return found
 
-    def step(self, state: State, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[State, Any, Any, Any]:
+    def step(
+        self, state: State, x_bhwd: Any, y_b: Any, count: Any, done: Any, factor: Any
+    ) -> tuple[State, Any, Any, Any]:
         """One step: the new state, each example's loss and hit (B,), and the penalty."""
         import jax
         import jax.numpy as jnp
 
         gradients, (loss_b, logits_bc, penalty, held) = self.gradients(state, x_bhwd, y_b, count, done)
         with jax.named_scope("update"):
-            trained, slots = self._update(state, gradients, done.astype(jnp.float32))
+            trained, slots = self._update(state, gradients, done.astype(jnp.float32), factor)
         hit_b = (jnp.argmax(logits_bc, -1) == y_b).astype(jnp.float32)
         return self._pin(State(trained, held, slots), "state"), loss_b, hit_b, penalty
 
-    def _update(self, state: State, gradients: list[Any], done: Any) -> tuple[list[Any], list[list[Any]]]:
+    def _update(self, state: State, gradients: list[Any], done: Any, factor: Any) -> tuple[list[Any], list[list[Any]]]:
         import jax.numpy as jnp
 
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, jnp)
+        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, jnp) * factor
         clipped = optimizer.clip(self._config.optimizer.clip, gradients, jnp)
         trained: list[Any] = []
         slots: list[list[Any]] = [[] for _ in self._rule.slots]
@@ -133,7 +136,7 @@ class Step:
 
     def one(self, state: State, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[State, Any, Any, Any]:
         """Step `index` of a call, as a program of its own: images (K, B, H, W, D), labels (K, B), see `many`."""
-        return self.step(state, *self._batch(images, labels, numbers, index))
+        return self.step(state, *self._batch(images, labels, numbers, index), self._factor(numbers))
 
     def many(self, state: State, images: Any, labels: Any, numbers: Any) -> tuple[State, Any, Any, Any]:
         """A call's steps as one program, their number an input so that it needs no compilation of its own.
@@ -142,7 +145,8 @@ class Step:
           state: before.
           images: uint8 (K, B, H, W, D).
           labels: int32 (K, B), -1 for padding.
-          numbers: int32 (2 + K,): steps to do, steps done before, and each batch's count of examples.
+          numbers: int32 (3 + K,): steps to do, steps done before, the bits of the float32 that the learning rate is
+            multiplied by, and each batch's count of examples.
 
         Returns:
           The new state, losses (K, B), hits (K, B) and penalties (K,), 0 for what was not computed.
@@ -152,7 +156,7 @@ class Step:
 
         def body(index: Any, carried: tuple[State, Any, Any, Any]) -> tuple[State, Any, Any, Any]:
             state, *found = carried
-            state, *new = self.step(state, *self._batch(images, labels, numbers, index))
+            state, *new = self.step(state, *self._batch(images, labels, numbers, index), self._factor(numbers))
             return state, *(
                 jax.lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(found, new, strict=True)
             )
@@ -170,6 +174,11 @@ class Step:
         x_bhwd = scaled(self._pin(jax.lax.dynamic_index_in_dim(images, index, 0, keepdims=False), "image"))
         y_b = self._pin(jax.lax.dynamic_index_in_dim(labels, index, 0, keepdims=False), "label")
         return x_bhwd, y_b, numbers[COUNTS + index].astype(jnp.float32), numbers[1] + index
+
+    def _factor(self, numbers: Any) -> Any:
+        import jax
+
+        return jax.lax.bitcast_convert_type(numbers[2], "float32")
 
     def whole_gradients(self, state: State, images: Any, labels: Any, numbers: Any) -> list[Any]:
         """The gradients of a call's first batch."""

@@ -40,7 +40,7 @@ def config_hash(content: Mapping[str, object]) -> str:
     leaves = {
         key: value
         for key, value in flatten(content)
-        if key not in _NO_MATTER and not key.startswith("trainer.checkpoint.")
+        if key not in _NO_MATTER and not key.startswith(("trainer.checkpoint.", "trainer.profile."))
     }
     counted = {key: value for key, value in leaves.items() if key.split(".")[0] not in _BESIDE}
     return _digest(json.dumps(counted, sort_keys=True, default=str).encode())

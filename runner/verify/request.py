@@ -10,9 +10,9 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from runner.dataset import Dataset
-from runner.dataset.pipeline import gather, train_plan
+from runner.dataset.pipeline import gather
 from runner.engine.base import Array, DataSpec, HostBatches
-from runner.feed import CallSize
+from runner.feed import CallSize, epoch_plan
 from runner.loop import epoch_steps
 from runner.schema import RunConfig
 
@@ -63,15 +63,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     left, epoch = config.verify.steps, 0
     while left:
         steps = min(per_epoch, left)
-        plan = train_plan(
-            data.train.size,
-            batch_size=config.dataset.batch_size,
-            seed=config.trainer.seed,
-            epoch=epoch,
-            shuffle=config.dataset.shuffle,
-            remainder=config.dataset.remainder,
-            steps=steps,
-        )
+        plan = epoch_plan(config, data.train.size, epoch, steps)
         some, theirs = gather(data.train, plan.indices)
         images.append(some)
         labels.append(theirs)

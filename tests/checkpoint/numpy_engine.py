@@ -42,21 +42,21 @@ class NumpyEngine:
     def place(self, batches: HostBatches) -> PlacedBatches:
         return PlacedBatches(batches.images, batches.labels, batches.weights, batches.steps)
 
-    def train_steps(self, batches: PlacedBatches, first_step: int) -> Done:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Done:
         rows = []
         for index in range(batches.steps):
             x = as_float(batches.images[index]).reshape(len(batches.images[index]), -1)
             noise = np.random.default_rng([1, first_step + index]).random(x.shape) > 0.1  # a dropout of its own
-            rows.append(self._step(x * noise, batches.labels[index]))
+            rows.append(self._step(x * noise, batches.labels[index], rate_factor))
         loss, accuracy = np.array(rows, np.float64).T
         return Done(StepMetrics(loss, accuracy))
 
-    def _step(self, x: Array, labels: Array) -> tuple[float, float]:
+    def _step(self, x: Array, labels: Array, factor: float) -> tuple[float, float]:
         scores = self._scores(x)
         chosen = scores[np.arange(len(labels)), labels]
         gradient = x.T @ (scores - np.eye(scores.shape[1])[labels]) / len(labels)
         self.momentum = 0.9 * self.momentum + gradient
-        self.weight = self.weight - self._rate * self.momentum
+        self.weight = self.weight - factor * self._rate * self.momentum
         return float(-np.log(chosen).mean()), float((scores.argmax(1) == labels).mean())
 
     def _scores(self, x: Array) -> Array:
