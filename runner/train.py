@@ -182,8 +182,10 @@ def _say_dropped(console: Console, config: RunConfig, data: Dataset) -> None:
 def _record_result(
     config: RunConfig, engine: Engine, data: Dataset, result: loop.Result, tracker: Tracker, folder: Path
 ) -> None:
-    plots.curves(folder / "curves.png", result.history.train, result.history.evaluations)
+    per_epoch = loop.epoch_steps(config, data.train.size)
+    plots.curves(folder / "curves.png", result.history.train, result.history.evaluations, per_epoch)
     plots.confusion(folder / "confusion.png", result.evaluation.confusion, data.class_names)
+    plots.wrong(folder / "wrong.png", data.eval.images, data.eval.labels, result.evaluation.logits, data.class_names)
     summary = {
         "steps": result.steps,
         "steps_per_second": result.meter.steps_per_second,
@@ -197,7 +199,7 @@ def _record_result(
         "eval_examples": result.evaluation.examples,
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    names = ["curves.png", "confusion.png", "summary.json"]
+    names = ["curves.png", "confusion.png", "wrong.png", "summary.json"]
     if isinstance(engine, ShowsPieces):
         shape = (config.dataset.batch_size, *data.train.images.shape[1:])
         title = f"a batch of {shape[0]} images on mesh {mesh.describe(config.mesh.axes)}"
