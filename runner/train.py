@@ -35,7 +35,7 @@ from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
 
-_TOLD = ("sweep", "plan", "verify")  # groups that say nothing of a run
+_TOLD = ("sweep", "plan", "verify", "export")  # groups that say nothing of a run
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
