@@ -49,6 +49,8 @@ def check(config: RunConfig) -> None:
         within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
+    if config.export.folder is not None and not config.export.folder.strip():
+        raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")
     one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
     _check_batches(config)
 

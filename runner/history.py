@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -234,7 +234,10 @@ class History:
         return found
 
     def add_evaluation(self, step: int, metrics: EvalMetrics) -> None:
-        """Logs and keeps an evaluation."""
+        """Logs and keeps an evaluation; only the last one keeps its logits."""
+        if self.evaluations:
+            at, last = self.evaluations[-1]
+            self.evaluations[-1] = (at, replace(last, logits=np.zeros((0, 0), np.float32)))
         self.evaluations.append((step, metrics))
         self._log_evaluation(step, metrics)
 

@@ -163,7 +163,9 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
                 _go_back(run, error)
         run.history.flush()
         around.saver.save(run.step, run.history)
-        best = _take_best(run)
+        taken = _take_best(run) or run.history.evaluations[-1]
+        if start is not None and start.step == run.step:  # killed after its last evaluation, whose logits are gone
+            taken = (taken[0], _evaluate(run))
     except Interrupted:
         run.history.flush()
         around.saver.save(run.step, run.history)
@@ -175,8 +177,7 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
             around.profiler.close()
             around.saver.close()
             around.display.close()
-    evaluation = best or run.history.evaluations[-1]
-    return Result(run.step, run.meter, run.history, *evaluation, ended, *run.history.epoch_means())
+    return Result(run.step, run.meter, run.history, *taken, ended, *run.history.epoch_means())
 
 
 def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None) -> _Run:
@@ -327,4 +328,5 @@ def _mean(batches: Sequence[EvalMetrics]) -> EvalMetrics:
     """Returns the plain mean over batches, whatever their sizes."""
     loss, accuracy = np.mean([(one.loss, one.accuracy) for one in batches], axis=0).tolist()
     confusion = np.sum([one.confusion for one in batches], axis=0)
-    return EvalMetrics(loss, accuracy, sum(one.examples for one in batches), confusion)
+    logits = np.concatenate([one.logits for one in batches])
+    return EvalMetrics(loss, accuracy, sum(one.examples for one in batches), confusion, logits)

@@ -274,6 +274,17 @@ class PlanConfig:
 
 
 @dataclass
+class ExportConfig:
+    """Where `runner.export` writes.
+
+    Attributes:
+      folder: null: outputs/exports/<run>. What an earlier export wrote there is replaced, anything else is refused.
+    """
+
+    folder: str | None = None
+
+
+@dataclass
 class RunConfig:
     """The whole config of a run, resolved and checked.
 
@@ -296,5 +307,6 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
     run: str | None = None

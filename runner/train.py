@@ -36,7 +36,7 @@ from runner.verify.record import verify_recorded
 logger = logging.getLogger(__name__)
 
 _ENDED = "runner.ended"  # why a run ended, in words
-_TOLD = ("sweep", "plan", "verify")  # groups that say nothing of a run
+_TOLD = ("sweep", "plan", "verify", "export")  # groups that say nothing of a run
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -216,8 +216,12 @@ def _record_profile(folder: Path, tracker: Tracker, console: Console) -> None:
 def _record_result(
     config: RunConfig, engine: Engine, data: Dataset, result: loop.Result, tracker: Tracker, folder: Path
 ) -> None:
-    plots.curves(folder / "curves.png", result.history.train, result.history.evaluations, _evaluated(config))
+    per_epoch = loop.epoch_steps(config, data.train.size)
+    history = result.history
+    plots.curves(folder / "curves.png", history.train, history.evaluations, per_epoch, _evaluated(config))
     plots.confusion(folder / "confusion.png", result.evaluation.confusion, data.class_names)
+    seen = feed.evaluated_split(config, data)
+    plots.wrong(folder / "wrong.png", seen.images, seen.labels, result.evaluation.logits, data.class_names)
     summary = {
         "steps": result.steps,
         "taken_step": result.taken,
@@ -233,7 +237,7 @@ def _record_result(
         "eval_examples": result.evaluation.examples,
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    names = ["curves.png", "confusion.png", "summary.json"]
+    names = ["curves.png", "confusion.png", "wrong.png", "summary.json"]
     if isinstance(engine, ShowsPieces):
         shape = (config.dataset.batch_size, *data.train.images.shape[1:])
         title = f"a batch of {shape[0]} images on mesh {mesh.describe(config.mesh.axes)}"

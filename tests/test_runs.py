@@ -69,7 +69,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"] > 0.85
     assert found.data.metrics["throughput/examples_per_second"] > 0
     artifacts = {item.path for item in client.list_artifacts(found.info.run_id)}
-    assert {"config.yaml", "curves.png", "confusion.png"} <= artifacts
+    assert {"config.yaml", "curves.png", "confusion.png", "wrong.png"} <= artifacts
     assert found.outputs.model_outputs, "the model was logged"
     assert summary(tmp_path)["eval_examples"] == 360
     assert found.info.run_id in done.stdout

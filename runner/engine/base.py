@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -86,12 +86,14 @@ class EvalMetrics:
       accuracy: share of examples whose largest logit is the label.
       examples: how many were counted.
       confusion: int64 (num_classes, num_classes), rows are labels, columns predictions.
+      logits: float32 (examples, num_classes), in the split's order; empty where they were not kept.
     """
 
     loss: float
     accuracy: float
     examples: int
     confusion: Array
+    logits: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 @dataclass(frozen=True)

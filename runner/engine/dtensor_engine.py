@@ -32,6 +32,7 @@ from runner.engine.base import (
 from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zeros
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
+from runner.engine.logits import LogitRows
 from runner.engine.storage import gather_for_use
 from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
@@ -275,19 +276,20 @@ class DTensorEngine:
         return gradients
 
     def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        """Evaluates batch by batch, sums kept on the devices and read once."""
+        """Evaluates batch by batch, sums kept on the devices and read once, logits a batch late."""
         classes = self._data.num_classes
-        sums = tuple(
-            pack(np.zeros(shape, np.float32), self._layout((None,) * len(shape))) for shape in ((), (classes, classes))
-        )
+        shapes: tuple[tuple[int, ...], ...] = ((), (classes, classes))
+        sums = [pack(np.zeros(shape, np.float32), self._layout((None,) * len(shape))) for shape in shapes]
+        rows = LogitRows(unpack)
         for batch in batches:
             placed = self.place(batch)
-            for _ in range(batch.steps):
-                sums = self._eval(placed.images, placed.labels, *sums)
+            *sums, logits = self._eval(placed.images, placed.labels, *sums)
+            rows.add(logits, batch.weights[0])
         confusion = np.rint(unpack(sums[1])).astype(np.int64)
         examples = int(confusion.sum())
         share = 1.0 / max(examples, 1)
-        return EvalMetrics(float(unpack(sums[0])) * share, float(np.trace(confusion)) * share, examples, confusion)
+        loss, accuracy = float(unpack(sums[0])) * share, float(np.trace(confusion)) * share
+        return EvalMetrics(loss, accuracy, examples, confusion, rows.whole(classes))
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one global batch, in the order of the calls."""

@@ -176,8 +176,8 @@ class Steps:
             read_held(variable), {slot: held.read_value() for slot, held in slots.items()}, rate, step
         )
 
-    def evaluate(self, images: Any, labels: Any, loss_sum: Any, confusion_cc: Any) -> tuple[Any, Any]:
-        """The traced evaluation of one batch: images (1, B, H, W, D), labels (1, B)."""
+    def evaluate(self, images: Any, labels: Any, loss_sum: Any, confusion_cc: Any) -> tuple[Any, Any, Any]:
+        """The traced evaluation of one batch, images (1, B, H, W, D), labels (1, B): new sums, and logits (B, C)."""
         import tensorflow as tf
 
         classes = self._classes
@@ -191,4 +191,5 @@ class Steps:
         return (
             loss_sum + tf.reduce_sum(loss_b * weight_b),
             confusion_cc + tf.matmul(label_bc, predicted_bc, transpose_a=True),
+            logits_bc,
         )

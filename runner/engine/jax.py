@@ -30,6 +30,7 @@ from runner.engine.base import (
     StepMetrics,
     VariableInfo,
 )
+from runner.engine.logits import LogitRows
 from runner.engine.trace import trace_jax
 from runner.errors import ConfigError, EngineError
 from runner.schema import RunConfig
@@ -177,7 +178,8 @@ class JaxEngine:
             step.many if self._on_device else step.one, donate_argnums=0, out_shardings=(self._shardings, *metrics)
         )
         sums = (self._whole, self._whole)
-        self._eval = jax.jit(step.evaluated, out_shardings=sums)
+        logits = self._sharding((image[0], None))
+        self._eval = jax.jit(step.evaluated, out_shardings=(sums, logits))
         self._gradients = jax.jit(step.whole_gradients, out_shardings=self._shardings.trained)
 
     def _randomness(self) -> Any:
@@ -280,21 +282,23 @@ class JaxEngine:
         return {path: np.array(gradient) for path, gradient in zip(self._trained, found, strict=True)}
 
     def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        """Evaluates batch by batch, sums kept on the devices and read once."""
+        """Evaluates batch by batch, sums kept on the devices and read once, logits a batch late."""
         import jax
 
         classes = self._data.num_classes
         zero = (np.zeros((), np.float32), np.zeros((classes, classes), np.int32))
         sums = jax.device_put(zero, (self._whole, self._whole))
         weights = (self._state.trained, self._state.held)
+        rows = LogitRows(np.asarray)
         for batch in batches:
             placed = self.place(batch)
-            for _ in range(batch.steps):
-                sums = self._eval(weights, placed.images, placed.labels, sums)
+            sums, logits = self._eval(weights, placed.images, placed.labels, sums)
+            rows.add(logits, batch.weights[0])
         confusion = np.asarray(sums[1]).astype(np.int64)
         examples = int(confusion.sum())
         share = 1.0 / max(examples, 1)
-        return EvalMetrics(float(sums[0]) * share, float(np.trace(confusion)) * share, examples, confusion)
+        loss, accuracy = float(sums[0]) * share, float(np.trace(confusion)) * share
+        return EvalMetrics(loss, accuracy, examples, confusion, rows.whole(classes))
 
     @property
     def trained(self) -> tuple[str, ...]:

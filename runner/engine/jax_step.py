@@ -189,8 +189,12 @@ class Step:
 
     def evaluated(
         self, weights: tuple[list[Any], list[Any]], images: Any, labels: Any, sums: tuple[Any, Any]
-    ) -> tuple[Any, Any]:
-        """Adds a batch, images (1, B, H, W, D), to the sum of the losses and the confusion matrix int32 (C, C)."""
+    ) -> tuple[tuple[Any, Any], Any]:
+        """Adds a batch, images (1, B, H, W, D), to the sum of the losses and the confusion matrix int32 (C, C).
+
+        Returns:
+          The new sums, and the batch's logits (B, C).
+        """
         import jax
         import jax.numpy as jnp
 
@@ -203,7 +207,8 @@ class Step:
         label_bc = jax.nn.one_hot(y_b, classes)  # a row of zeros for padding
         predicted_bc = jax.nn.one_hot(jnp.argmax(logits_bc, -1), classes)
         counted = jnp.round(label_bc.T @ predicted_bc).astype(jnp.int32)
-        return sums[0] + jnp.sum(_entropy(logits_bc, y_b) * (y_b >= 0)), sums[1] + counted
+        loss = jnp.sum(_entropy(logits_bc, y_b) * (y_b >= 0))
+        return (sums[0] + loss, sums[1] + counted), logits_bc
 
 
 def scaled(images: Any) -> Any:

@@ -15,8 +15,8 @@ from runner.config import flatten
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
 _LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy")
-_OTHER_PARTS = ("sweep", "compare", "conf")  # parts of the package that no run computes with
-_BESIDE = ("tracking", "sweep", "plan", "verify")
+_OTHER_PARTS = ("sweep", "compare", "evaluate", "export", "conf")  # parts of the package that no run computes with
+_BESIDE = ("tracking", "sweep", "plan", "verify", "export")
 # Keys that say where, how fast or how visibly, not what.
 _NO_MATTER = frozenset(
     {

@@ -40,7 +40,7 @@ def log_keras_model(store: Store, run_id: str, model: Any, example: np.ndarray, 
     rows = example[:_ROWS]
     is_legacy = _is_tf_keras(model)
     flavor = importlib.import_module("mlflow.tensorflow" if is_legacy else "mlflow.keras")
-    with _tracking_uri(mlflow, store.uri):
+    with pointed_at(mlflow, store.uri):
         logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
         info = Model.log(
             artifact_path=None,
@@ -77,7 +77,7 @@ def _packages(*, is_legacy: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def _tracking_uri(mlflow: Any, uri: str) -> Iterator[None]:
+def pointed_at(mlflow: Any, uri: str) -> Iterator[None]:
     """Points MLflow's global state at a store for a while; it writes its own variable into the environment."""
     before, variable = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(uri)

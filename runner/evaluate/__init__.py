@@ -1,0 +1,1 @@
+"""Evaluates a run's checkpoint on a split. Importing this package imports no TensorFlow."""

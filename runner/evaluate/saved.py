@@ -1,0 +1,100 @@
+"""A saved run as evaluation and export see it: its checkpoint, and the engine with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runner import feed, loop
+from runner.checkpoint import runs
+from runner.checkpoint.recovery import Previous
+from runner.checkpoint.resume import load
+from runner.dataset import Dataset, Split
+from runner.dataset.splits import Slice, parse_split
+from runner.engine import make_engine
+from runner.engine.base import DataSpec, Engine, EvalMetrics
+from runner.errors import refuse
+from runner.logs import quiet_native_log
+from runner.schema import RunConfig
+
+
+def open_saved(config: RunConfig, command: str) -> Previous:
+    """Opens the run that `run=` names, and its checkpoint.
+
+    Args:
+      config: checked.
+      command: as `runner.evaluate`, for the refusals.
+
+    Raises:
+      ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
+    """
+    if config.resume is not None:
+        raise refuse("resume", config.resume, allowed=f"resume trains on, {command} takes run", mend="write run=...")
+    if config.run is None:
+        raise refuse(
+            "run", None, allowed=f"{command} needs a run that left checkpoints", mend="set run=latest or run=<run id>"
+        )
+    found, step = runs.find("run", config.run, runs.folder_of(config.trainer.checkpoint))
+    return Previous(found, runs.open_checkpoint("run", found, step))
+
+
+def data_spec(data: Dataset) -> DataSpec:
+    """Returns the shapes of a dataset."""
+    height, width, channels = data.eval.images.shape[1:]
+    return DataSpec((int(height), int(width), int(channels)), data.num_classes)
+
+
+def restored(config: RunConfig, saved: Previous, data: Dataset, log: Path) -> Engine:
+    """Returns the config's engine with the checkpoint's weights, under the config's mesh and layout.
+
+    Args:
+      config: checked.
+      saved: the run's.
+      data: the config's dataset.
+      log: file that gets what native code says.
+
+    Raises:
+      ConfigError: the checkpoint is of another model, or the layout does not fit.
+      EngineError: the canary found wrong arithmetic on this mesh.
+    """
+    with quiet_native_log(log):
+        engine = make_engine(config, data_spec(data), max(saved.checkpoint.step, 1))
+        engine.build()
+        load(engine, saved.checkpoint)
+    return engine
+
+
+def evaluated(config: RunConfig, engine: Engine, split: Split, limit: int | None) -> EvalMetrics:
+    """Evaluates a split, as training does.
+
+    Args:
+      config: checked.
+      engine: with its weights.
+      split: every example counts once.
+      limit: evaluates that many batches only; null: every example.
+    """
+    return engine.evaluate(feed.evaluation(split, loop.eval_batch_size(config), limit))
+
+
+def split_key(text: str) -> str:
+    """Returns a split expression as part of a metric's name.
+
+    >>> split_key("test"), split_key("test[:1000]"), split_key("train[10%:]+test")
+    ('test', 'test_0-1000', 'train_10pct-end_and_test')
+    """
+
+    def one(term: Slice) -> str:
+        if term.start is None and term.stop is None:
+            return term.name
+        unit = "pct" if term.percent else ""
+        start, stop = (None if bound is None else f"{bound:g}{unit}" for bound in (term.start, term.stop))
+        return f"{term.name}_{start or 0}-{stop or 'end'}"
+
+    return "_and_".join(one(term) for term in parse_split(text))
+
+
+def place_of(config: RunConfig, saved: Previous) -> str:
+    """Returns where an evaluation's figures go in the run: the split's name, behind another dataset's."""
+    trained: dict[str, Any] = saved.checkpoint.about["config"]["dataset"]
+    split = split_key(config.dataset.eval)
+    return split if config.dataset.name == trained["name"] else f"{config.dataset.name.replace('/', '_')}/{split}"

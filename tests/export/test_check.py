@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.errors import EngineError
+from runner.export.check import compare, softmax
+
+RUN = np.array([[2.0, -30.0, 1.0], [0.5, 3.0, 0.25]], np.float32)
+CLASSES = RUN.argmax(axis=1)
+
+
+def test_equal_predictions_pass_with_differences_of_nothing() -> None:
+    found = compare(RUN, RUN, softmax(RUN).astype(np.float32), CLASSES)
+    assert found.equal
+    assert (found.examples, found.logits, found.classes, found.scale) == (2, 0.0, 0, 30.0)
+    assert found.probabilities < 1e-7, "float32 beside float64"
+
+
+def test_logits_are_held_to_1e_5_of_the_largest_and_probabilities_to_1e_5() -> None:
+    near, far = RUN.copy(), RUN.copy()
+    near[0, 1] += 1e-4
+    far[0, 1] += 4e-4
+    assert compare(RUN, near, softmax(RUN), CLASSES).equal
+    assert not compare(RUN, far, softmax(RUN), CLASSES).equal
+    assert compare(RUN, RUN, softmax(RUN) + 9e-6, CLASSES).equal
+    assert not compare(RUN, RUN, softmax(RUN) + 1.1e-5, CLASSES).equal
+
+
+def test_one_class_that_differs_fails_and_so_does_a_logit_that_is_no_number() -> None:
+    found = compare(RUN, RUN, softmax(RUN), CLASSES + np.array([0, 1]))
+    assert found.classes == 1
+    assert not found.equal
+    broken = RUN.copy()
+    broken[1, 1] = np.nan
+    assert not compare(RUN, broken, softmax(RUN), CLASSES).equal
+
+
+def test_other_shapes_are_an_error() -> None:
+    with pytest.raises(EngineError, match="logits"):
+        compare(RUN, RUN[:1], softmax(RUN), CLASSES)

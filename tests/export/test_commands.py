@@ -1,0 +1,229 @@
+"""The real commands on one run: a digits model trained under megatron on four devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run.
+
+    Attributes:
+      folder: everything lies in it.
+      run_id: in the folder's store.
+    """
+
+    folder: Path
+    run_id: str
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.folder / 'mlflow.db'}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def command(self, module: str, *overrides: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end and checks its exit code."""
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": self.uri}
+        if not any(override.startswith("trainer.checkpoint.folder") for override in overrides):
+            overrides = (*overrides, f"trainer.checkpoint.folder={self.checkpoints}")
+        done = subprocess.run(
+            [sys.executable, "-m", module, *overrides],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+        return done
+
+    def recorded(self) -> Any:
+        """Returns the client and the run."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient(self.uri)
+        return client, client.get_run(self.run_id)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("trained")
+    overrides = ["dataset=digits", "mesh.axes={batch:2,model:2}", "layout=megatron", "trainer.epochs=2"]
+    unnamed = Trained(folder, "")
+    unnamed.command(
+        "runner", *overrides, "trainer.log_model=false", "trainer.progress=none", f"hydra.run.dir={folder / 'run'}"
+    )
+    (saved,) = unnamed.checkpoints.iterdir()
+    return Trained(folder, saved.name)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """Returns the only line of stderr."""
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_evaluate_gives_what_training_gave_and_adds_it_to_the_run_that_stays_as_it_was(trained: Trained) -> None:
+    _, before = trained.recorded()
+    out = trained.folder / "evaluated"
+    done = trained.command("runner.evaluate", "run=latest", f"hydra.run.dir={out}")
+    result = json.loads((out / "evaluate.json").read_text())
+    summary = json.loads((trained.folder / "run" / "summary.json").read_text())
+    assert result["loss"] == summary["eval_loss"]
+    assert result["accuracy"] == summary["eval_accuracy"] > 0.8
+    assert (result["examples"], result["step"], result["mesh"]) == (360, 44, "batch=2 model=2")
+    assert sum(one["examples"] for one in result["classes"]) == 360
+    assert "precision" in done.stdout
+    client, after = trained.recorded()
+    assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
+    assert after.info.status == "FINISHED"
+    (point,) = client.get_metric_history(trained.run_id, "evaluate/test/accuracy")
+    assert (point.step, point.value) == (44, result["accuracy"])
+    folder = "evaluate/test/step-000000044"
+    artifacts = {item.path.removeprefix(f"{folder}/") for item in client.list_artifacts(trained.run_id, folder)}
+    assert artifacts == {"config.yaml", "evaluate.json", "evaluate.md", "confusion.png", "wrong.png"}
+
+
+def test_evaluate_takes_another_mesh_and_split_and_records_nothing_without_tracking(trained: Trained) -> None:
+    out = trained.folder / "one_device"
+    options = ["mesh=single", "layout=replicated", "dataset.eval='test[:100]'", "tracking=none"]
+    trained.command("runner.evaluate", f"run={trained.run_id[:8]}@best", *options, f"hydra.run.dir={out}")
+    result = json.loads((out / "evaluate.json").read_text())
+    assert (result["examples"], result["split"], result["mesh"]) == (100, "test[:100]", "batch=1")
+    _, run = trained.recorded()
+    assert not [key for key in run.data.metrics if key.startswith("evaluate/test_0-100")]
+
+
+def test_an_export_predicts_as_the_run_does_and_mlflow_serves_it(trained: Trained) -> None:
+    _, before = trained.recorded()
+    target = trained.folder / "exported"
+    done = trained.command("runner.export", "run=latest", f"export.folder={target}")
+    record = json.loads((target / "export.json").read_text())
+    assert set(record["compared"]) == {"SavedModel", "model.keras"}
+    for found in record["compared"].values():
+        assert found["examples"] == 360
+        assert found["classes"] == 0
+        assert found["probabilities"] <= 1e-5
+        assert found["logits"] <= 1e-5 * found["scale"]
+    assert {each.name for each in target.iterdir()} == {"saved_model", "model.keras", "export.json", "config.yaml"}
+    client, after = trained.recorded()
+    assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
+    assert str(target / "saved_model") in done.stdout
+    (logged,) = (one for one in client.search_logged_models([after.info.experiment_id]) if one.name == "export")
+    assert logged.source_run_id == trained.run_id
+    assert f"models:/{logged.model_id}" in done.stdout
+    answers = served(trained, logged.model_id)
+    assert answers["equal"]
+    assert answers["modules"] == [], "served without this package and without Keras"
+    assert answers["classes"] == [str(digit) for digit in range(10)]
+    assert answers["accuracy"] > 0.8
+
+
+SERVE = """
+import sys, json, mlflow, numpy as np, tensorflow as tf
+sys.path = [path for path in sys.path if path != sys.argv[4]]
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model(f"models:/{sys.argv[2]}")
+with np.load(sys.argv[3]) as held:
+    images, labels = held["images"], held["labels"]
+answer = model.predict(images)
+direct = tf.saved_model.load(sys.argv[5]).signatures["serving_default"](image=tf.constant(images))
+print(json.dumps({
+    "equal": all(np.array_equal(answer[name], direct[name].numpy()) for name in answer),
+    "classes": model.metadata.metadata["class_names"],
+    "accuracy": float((answer["class"] == labels).mean()),
+    "modules": [name for name in sys.modules if name.split(".")[0] in ("runner", "tf_keras")],
+}))
+"""
+
+
+def served(trained: Trained, model_id: str) -> dict[str, Any]:
+    """Loads the logged model in a process that knows nothing of this package, and predicts raw test images."""
+    import runner.dataset
+    from runner.schema import DatasetConfig
+
+    split = runner.dataset.load(DatasetConfig(name="digits")).eval
+    np.savez(trained.folder / "raw.npz", images=split.images, labels=split.labels)
+    arguments = [trained.uri, model_id, str(trained.folder / "raw.npz"), str(ROOT)]
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, *arguments, str(trained.folder / "exported" / "saved_model")],
+        cwd=trained.folder,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("module", ["runner.evaluate", "runner.export"])
+@pytest.mark.parametrize(
+    ("overrides", "shown"),
+    [
+        ([], ["run=null is refused", "set run=latest or run=<run id>"]),
+        (["run=nosuch"], ["run=nosuch is refused: no such run in", "set run=latest"]),
+        (["run=latest@7"], ["checkpoints of that run are", "@44"]),
+        (["resume=latest"], ["resume=", "resume trains on"]),
+    ],
+)
+def test_a_run_that_is_not_there_is_refused(
+    trained: Trained, module: str, overrides: list[str], shown: list[str]
+) -> None:
+    line = refused(trained.command(module, *overrides, code=2))
+    for part in shown:
+        assert part in line
+
+
+def test_training_refuses_run(trained: Trained) -> None:
+    assert "runner.evaluate and runner.export" in refused(trained.command("runner", "run=latest", code=2))
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(trained: Trained) -> None:
+    copy = trained.folder / "damaged"
+    shutil.copytree(trained.checkpoints, copy)
+    (last,) = copy.glob("*/step-000000044/arrays-*.safetensors")
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(content)
+    done = trained.command("runner.evaluate", "run=latest", f"trainer.checkpoint.folder={copy}", code=2)
+    line = refused(done)
+    assert "its checkpoint of step 44 is damaged" in line
+    assert f"set run={trained.run_id}@22" in line
+
+
+def test_another_model_is_refused(trained: Trained) -> None:
+    done = trained.command("runner.export", "run=latest", "model.hidden=[64]", "tracking=none", code=2)
+    assert "is of another model, d1/kernel has shape [64, 128] there and [64, 64] here" in refused(done)
+    assert not (trained.folder / "outputs").exists()
+
+
+def test_a_run_that_the_store_does_not_have_fails_before_anything_is_computed(trained: Trained) -> None:
+    other = f"tracking.uri=sqlite:///{trained.folder / 'other.db'}"
+    done = trained.command("runner.evaluate", "run=latest", other, code=1)
+    assert f"has no run {trained.run_id}; set tracking.uri=" in done.stderr
+
+
+def test_a_folder_that_holds_something_else_is_refused(trained: Trained) -> None:
+    line = refused(trained.command("runner.export", "run=latest", f"export.folder={trained.folder}", code=2))
+    assert f"export.folder={trained.folder} is refused" in line

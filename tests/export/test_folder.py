@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoint.runs import SavedRun
+from runner.errors import ConfigError
+from runner.export import folder
+from runner.schema import ExportConfig
+
+RUN = SavedRun(Path("nowhere"), {"run": "abc", "tracked": True})
+
+
+def export(path: Path, text: str) -> None:
+    """Writes a small export."""
+    with folder.making(path) as making:
+        (making / "saved_model").write_text(text)
+        (making / folder.RECORD).write_text('{"signature": {}}')
+
+
+def test_the_default_is_a_folder_of_the_runs_name() -> None:
+    assert folder.target(ExportConfig(), RUN).parts[-3:] == ("outputs", "exports", "abc")
+
+
+def test_an_earlier_export_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "served" / "model"
+    export(path, "first")
+    (path / "stray").touch()
+    assert folder.target(ExportConfig(str(path)), RUN) == path
+    export(path, "second")
+    assert (path / "saved_model").read_text() == "second"
+    assert [each.name for each in path.parent.iterdir()] == ["model"]
+    assert not (path / "stray").exists()
+
+
+def test_an_export_that_fails_leaves_the_earlier_one_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    export(path, "first")
+
+    def fail() -> None:
+        with folder.making(path) as making:
+            (making / "saved_model").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (path / "saved_model").read_text() == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_rename_that_fails_puts_the_earlier_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model"
+    export(path, "first")
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == path and not self.name.endswith("-old"):
+            raise OSError("full")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="full"):
+        export(path, "second")
+    assert (path / "saved_model").read_text() == "first"
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_no_export_wrote_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=r"export.folder=.* is refused: .* set export.folder="):
+        folder.target(ExportConfig(str(tmp_path)), RUN)
+    with pytest.raises(ConfigError, match=r"export\.folder"):
+        folder.target(ExportConfig(str(tmp_path / "thesis.txt")), RUN)
+    (tmp_path / "empty").mkdir()
+    assert folder.target(ExportConfig(str(tmp_path / "empty")), RUN) == tmp_path / "empty"
