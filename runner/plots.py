@@ -102,7 +102,7 @@ def wrong(
     for place, index in enumerate(shown):
         x, y = place % _COLUMNS + 0.04, place // _COLUMNS * 1.36
         _image(axes, images[index], (x, x + 0.92, y + 0.92, y))
-        guess = f"{_short(class_names[predicted[place]])} {probability[place]:.1%}"
+        guess = f"{_short(class_names[predicted[place]])}, {probability[place]:.1%}"
         axes.text(x + 0.46, y + 0.96, _short(class_names[labels[index]]), ha="center", va="top", fontsize=8)
         axes.text(x + 0.46, y + 1.12, guess, ha="center", va="top", fontsize=8, color="#c23b22")
     if not len(shown):
@@ -225,5 +225,5 @@ def save(figure: Any, path: Path) -> None:
     """Writes a figure as PNG and lets go of it."""
     from matplotlib import pyplot as plt
 
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)  # else a square plot's label is cut
     plt.close(figure)

@@ -34,7 +34,9 @@ class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
 
         del context, params
         answer = self._serve(image=tf.constant(np.asarray(model_input, np.uint8)))
-        return {name: value.numpy() for name, value in answer.items()}
+        return {name: value.numpy() for name, value in answer.items()} | {
+            "class": answer["class"].numpy().astype(np.int64)  # int32 of a JAX model
+        }
 
 
 mlflow.models.set_model(ServedModel())
