@@ -70,7 +70,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
             rows += [("mesh of the run", mesh.describe(config.mesh.axes)), ("split", config.dataset.eval)]
             console.print(result_table([*rows, *(row for name in compared for row in _rows(name, compared[name]))]))
-            _raise_if_different(compared)
+            raise_if_different(compared)
             record = _record(saved, data, written, compared)
             (making / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             (making / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
@@ -101,7 +101,15 @@ def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _raise_if_different(compared: Mapping[str, Comparison]) -> None:
+def raise_if_different(compared: Mapping[str, Comparison]) -> None:
+    """Fails an export that is not equal to the run.
+
+    Args:
+      compared: what was loaded again, and how it compares.
+
+    Raises:
+      EngineError: one of them differs, or there is none.
+    """
     if not compared:
         raise EngineError("the export holds nothing that loads without the builder's code; install tensorflow")
     for name, found in compared.items():

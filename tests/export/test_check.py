@@ -5,6 +5,7 @@ import pytest
 
 from runner.errors import EngineError
 from runner.export.check import compare, softmax
+from runner.export.command import raise_if_different
 
 RUN = np.array([[2.0, -30.0, 1.0], [0.5, 3.0, 0.25]], np.float32)
 CLASSES = RUN.argmax(axis=1)
@@ -39,3 +40,13 @@ def test_one_class_that_differs_fails_and_so_does_a_logit_that_is_no_number() ->
 def test_other_shapes_are_an_error() -> None:
     with pytest.raises(EngineError, match="logits"):
         compare(RUN, RUN[:1], softmax(RUN), CLASSES)
+
+
+def test_an_export_that_differs_or_holds_nothing_to_load_fails_the_command() -> None:
+    good = compare(RUN, RUN, softmax(RUN), CLASSES)
+    raise_if_different({"SavedModel": good, "model.keras": good})
+    bad = compare(RUN, RUN + 1e-3, softmax(RUN), CLASSES)
+    with pytest.raises(EngineError, match=r"^model\.keras differs from the run: a logit by 1\.0e-03, "):
+        raise_if_different({"SavedModel": good, "model.keras": bad})
+    with pytest.raises(EngineError, match="install tensorflow"):
+        raise_if_different({})
