@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from rich.tree import Tree
 from runner.engine.base import EvalMetrics
 
 _SECONDS_BETWEEN_LINES = 5.0
+_UNREAD = "-"
 
 
 class Display(Protocol):
@@ -23,7 +25,10 @@ class Display(Protocol):
         """An epoch of so many steps begins, `done` of which a resumed run has behind it."""
 
     def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
-        """So many steps of the epoch are done, at `rate` steps a second; loss and accuracy are means so far."""
+        """So many steps of the epoch are done, at `rate` steps a second.
+
+        Loss and accuracy are means of the steps that were read, NaN where none was yet.
+        """
 
     def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
         """The epoch is done, and evaluated where one was due."""
@@ -47,6 +52,10 @@ def make_display(mode: str, console: Console, epochs: int, evaluated: str = "tes
         return NoDisplay()
     kind = BarDisplay if mode == "bar" else LineDisplay
     return kind(console, epochs, evaluated)
+
+
+def _mean(value: float) -> str:
+    return _UNREAD if math.isnan(value) else f"{value:.4f}"
 
 
 class NoDisplay:
@@ -93,7 +102,7 @@ class LineDisplay:
             left = (self._steps - done) / rate if rate else 0.0
             self._print(
                 f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{self._steps}  {rate:.0f} steps/s  "
-                f"loss {loss:.4f}  accuracy {accuracy:.4f}  {left:.0f} s left"
+                f"loss {_mean(loss)}  accuracy {_mean(accuracy)}  {left:.0f} s left"
             )
 
     def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
@@ -118,9 +127,7 @@ class BarDisplay:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn(
-                "{task.fields[rate]:.0f} steps/s  loss {task.fields[loss]:.4f}  acc {task.fields[accuracy]:.4f}"
-            ),
+            TextColumn("{task.fields[rate]:.0f} steps/s  loss {task.fields[loss]}  acc {task.fields[accuracy]}"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -132,13 +139,13 @@ class BarDisplay:
         self._epoch = epoch
         self._progress.start()
         self._task = self._progress.add_task(
-            f"epoch {epoch + 1}/{self._epochs}", total=steps, completed=done, rate=0.0, loss=0.0, accuracy=0.0
+            f"epoch {epoch + 1}/{self._epochs}", total=steps, completed=done, rate=0.0, loss=_UNREAD, accuracy=_UNREAD
         )
 
     def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
         """Moves the bar."""
         assert self._task is not None
-        self._progress.update(self._task, completed=done, rate=rate, loss=loss, accuracy=accuracy)
+        self._progress.update(self._task, completed=done, rate=rate, loss=_mean(loss), accuracy=_mean(accuracy))
 
     def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
         """Replaces the bar by the epoch's line."""

@@ -167,8 +167,8 @@ class History:
         return factors[-1] if factors else 1.0
 
     def epoch_means(self) -> tuple[float, float]:
-        """Returns mean loss and accuracy of the epoch's steps that were read so far."""
-        loss, accuracy = self._epoch_sums / max(self._epoch_steps, 1)
+        """Returns mean loss and accuracy of the epoch's steps that were read so far; NaN where none was."""
+        loss, accuracy = self._epoch_sums / (self._epoch_steps or np.nan)
         return float(loss), float(accuracy)
 
     def start_epoch(self) -> None:
