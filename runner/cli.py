@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner import paths
-from runner.checkpoint import resume as resume_run
+from runner.checkpoint import arguments
 from runner.config import convert
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
 from runner.schema import RunConfig
@@ -72,7 +72,7 @@ def _run(command: Command) -> bool:
     ended: BaseException | None = None
     passed = True
     member.join()
-    sys.argv[1:] = resume_run.expand(resume.expand(sys.argv[1:]))
+    sys.argv[1:] = arguments.expand(resume.expand(sys.argv[1:]))
     try:
         _hydra_main(command, failures)()
         for failure in failures:

@@ -14,7 +14,8 @@ from hydra.core.hydra_config import HydraConfig
 
 from runner import stopping
 from runner.checkpoint import runs
-from runner.checkpoint.resume import KEYS, check_order, key_of
+from runner.checkpoint.arguments import KEYS, folder_of, key_of
+from runner.checkpoint.resume import check_order
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
@@ -40,7 +41,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any]) -> Previous | N
     """Opens and checks the checkpoint that a run goes on from; None for a new run.
 
     Args:
-      config: checked; its `resume` is what `resume.expand` made of the command line.
+      config: checked; its `resume` is what `arguments.expand` made of the command line.
       content: the config, resolved.
 
     Raises:
@@ -48,7 +49,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any]) -> Previous | N
     """
     if config.resume is None:
         return None
-    run, step = runs.find("resume", config.resume, runs.folder_of(config.trainer.checkpoint))
+    run, step = runs.find("resume", config.resume, folder_of(config.trainer.checkpoint))
     runs.check_not_running("resume", run)
     checkpoint = runs.open_checkpoint("resume", run, step)
     check_order(checkpoint, content)
@@ -145,7 +146,7 @@ def saving(
         return
     run = before.run.run if before else tracker.run_id or folder.name
     tracked = before.run.run_id is not None if before else tracker.run_id is not None
-    place = before.run.folder.parent if before else runs.folder_of(wanted)
+    place = before.run.folder.parent if before else folder_of(wanted)
     overrides = [one for one in HydraConfig.get().overrides.task if key_of(one) not in KEYS]
     saved = runs.register(place, run, tracked=tracked, overrides=overrides)
     tracker.set_tags({_TAG: str(saved.folder)})

@@ -12,8 +12,6 @@ from typing import Any
 from runner.checkpoint import storage
 from runner.checkpoint.storage import Checkpoint, DamagedError, write_json
 from runner.errors import ConfigError, refuse
-from runner.paths import outputs_dir
-from runner.schema import CheckpointConfig
 from runner.tracking import process
 
 _RECORD = "run.json"
@@ -41,11 +39,6 @@ class SavedRun:
     def run_id(self) -> str | None:
         """The run's id in the tracking store."""
         return self.run if self.record["tracked"] else None
-
-
-def folder_of(config: CheckpointConfig) -> Path:
-    """Returns where runs keep their checkpoints."""
-    return Path(config.folder).expanduser().absolute() if config.folder else outputs_dir() / "checkpoints"
 
 
 def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str]) -> SavedRun:

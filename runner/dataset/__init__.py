@@ -6,13 +6,25 @@ initialised here before the mesh is set up.
 
 from __future__ import annotations
 
-from runner.dataset import cache
-from runner.dataset.arrays import Dataset, Split
+from typing import TYPE_CHECKING, Any
+
 from runner.dataset.splits import Slice, parse_split
 from runner.errors import ConfigError, DataError
 from runner.schema import DatasetConfig
 
+if TYPE_CHECKING:
+    from runner.dataset.arrays import Dataset, Split
+
 __all__ = ["Dataset", "Split", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs NumPy when it is asked for: a refusal of a config does not."""
+    if name in ("Dataset", "Split"):
+        from runner.dataset import arrays
+
+        return getattr(arrays, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load(config: DatasetConfig) -> Dataset:
@@ -33,6 +45,8 @@ def load(config: DatasetConfig) -> Dataset:
       >>> digits.train.images.shape
       (1437, 8, 8, 1)
     """
+    from runner.dataset import cache
+
     train, evaluate = _terms("train", config.train), _terms("eval", config.eval)
     if config.name == "digits":
         return _digits(config, train, evaluate)

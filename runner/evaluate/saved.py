@@ -7,6 +7,7 @@ from typing import Any
 
 from runner import feed, loop
 from runner.checkpoint import runs
+from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.recovery import Previous
 from runner.checkpoint.resume import load
 from runner.dataset import Dataset, Split
@@ -34,7 +35,7 @@ def open_saved(config: RunConfig, command: str) -> Previous:
         raise refuse(
             "run", None, allowed=f"{command} needs a run that left checkpoints", mend="set run=latest or run=<run id>"
         )
-    found, step = runs.find("run", config.run, runs.folder_of(config.trainer.checkpoint))
+    found, step = runs.find("run", config.run, folder_of(config.trainer.checkpoint))
     return Previous(found, runs.open_checkpoint("run", found, step))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import resume, runs, storage
+from runner.checkpoint import arguments, resume, runs, storage
 from runner.errors import ConfigError
 from runner.tracking import process
 from tests.checkpoint.test_storage import content, flip
@@ -91,14 +91,14 @@ def test_a_run_that_still_runs_is_refused(folder: Path, monkeypatch: pytest.Monk
 
 
 def expanded(folder: Path, *typed: str) -> list[str]:
-    return resume.expand([f"trainer.checkpoint.folder={folder}", *typed])[:-1]
+    return arguments.expand([f"trainer.checkpoint.folder={folder}", *typed])[:-1]
 
 
 def test_the_recorded_command_line_is_typed_again(folder: Path) -> None:
-    arguments = resume.expand([f"trainer.checkpoint.folder={folder}", "resume=latest"])
-    assert arguments[: len(OVERRIDES)] == OVERRIDES
-    assert arguments[-1] == f"resume='{(folder / 'aaaa2222').as_posix()}'"
-    assert resume.expand(["run=latest@10", f"trainer.checkpoint.folder={folder}"])[-1].endswith("aaaa2222@10'")
+    found = arguments.expand([f"trainer.checkpoint.folder={folder}", "resume=latest"])
+    assert found[: len(OVERRIDES)] == OVERRIDES
+    assert found[-1] == f"resume='{(folder / 'aaaa2222').as_posix()}'"
+    assert arguments.expand(["run=latest@10", f"trainer.checkpoint.folder={folder}"])[-1].endswith("aaaa2222@10'")
 
 
 def test_what_is_typed_again_wins_and_a_groups_option_drops_the_groups_keys(folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_does_not_go_together_is_refused(folder: Path, typed: list[str], sh
 
 @pytest.mark.parametrize("typed", [[], ["mesh=batch8"], ["resume=null"], ["run="]])
 def test_a_command_line_without_a_run_stays_as_it_is(typed: list[str]) -> None:
-    assert resume.expand(typed) == typed
+    assert arguments.expand(typed) == typed
 
 
 def test_other_examples_than_the_runs_are_refused(folder: Path) -> None:
