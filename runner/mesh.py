@@ -152,6 +152,20 @@ def configure_dtensor(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
     return dt.create_mesh(list(config.axes.items()), devices=[f"{kind}:{i}" for i in range(count)])
 
 
+def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
+    """Returns a mesh as one of several clients has it that owns the first of its devices only.
+
+    A program made for it is that of the whole mesh, but lies on one device; putting it on every device is most of a
+    compilation. It is there to be read: where it communicates, it would wait for the other devices for ever.
+
+    Args:
+      made: mesh whose devices are all this process's.
+    """
+    from tensorflow.experimental import dtensor as dt
+
+    return dt.Mesh(list(made.dim_names), made.global_device_ids(), [0], made.local_devices()[:1])
+
+
 def configure_jax(config: MeshConfig) -> JaxMesh:
     """Makes the virtual devices and the JAX mesh. Must be the process's first use of JAX's devices.
 

@@ -27,6 +27,7 @@ class ModuleFactory:
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
         self._config, self._data, self._seed = config, data, seed
         self._builder = target.load(config.target)
+        self.lets_users_place = not target.is_own(config)
 
     def plain(self) -> Any:
         """Returns the module on one device.

@@ -36,6 +36,7 @@ from runner.engine.logits import LogitRows
 from runner.engine.storage import gather_for_use
 from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
+from runner.model import target
 from runner.schema import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,12 @@ class Source(Protocol):
     """Makes a config's model, on one device and on a mesh, and knows its variables.
 
     A model is called with images in [0, 1] and `training`, and has `losses`, `submodules` and `trainable_variables`.
+
+    Attributes:
+      lets_users_place: a user's builder is handed layouts, and may compute on the mesh.
     """
+
+    lets_users_place: bool
 
     def plain(self) -> Any:
         """Returns the model on one device, its weights drawn from the seed."""
@@ -100,9 +106,9 @@ class Source(Protocol):
 class DTensorEngine:
     """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
 
-    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int) -> None:
+    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         prepare_environment(config)
-        self._config, self._data, self._total_steps = config, data, total_steps
+        self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
         self._batch_axis = config.layout.inputs["image"][0]
 
     def build(self) -> None:
@@ -113,13 +119,15 @@ class DTensorEngine:
           EngineError: the canary found wrong arithmetic on this mesh.
         """
         self._mesh = mesh.configure_dtensor(self._config.mesh, self._config.engine.intra_op_threads)
-        if self._config.engine.canary:
+        if self._config.engine.canary and not self._planning:
             canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
         self._source = self._make_source()
+        if self._planning and not self._source.lets_users_place:
+            self._mesh = mesh.first_device_alone(self._mesh)
         plain = self._source.plain()
         self._source.check(plain, self._config)
-        initial = {path: variable.numpy() for path, variable in self._source.variables(plain).items()}
-        shapes = {path: value.shape for path, value in initial.items()}
+        drawn = self._source.variables(plain)
+        shapes = {path: tuple(variable.shape) for path, variable in drawn.items()}
         axes, images = self._config.mesh.axes, (self._config.dataset.batch_size, *self._data.input_shape)
         layout.check_inputs(self._config.layout, images, axes)
         self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
@@ -135,8 +143,9 @@ class DTensorEngine:
             for slot in optimizer.make_rule(self._config.optimizer).slots
         }
         self._gather_for_use()
-        for path, value in initial.items():  # drawn whole: a value drawn under a sharded layout depends on the mesh
-            self._variables[path].assign(pack(value, self._variables[path].layout))
+        if not self._planning:
+            for path, variable in drawn.items():  # drawn whole: what is drawn under a layout depends on the mesh
+                self._variables[path].assign(pack(variable.numpy(), self._variables[path].layout))
         self._prepare_calls()
 
     def _make_source(self) -> Source:
@@ -171,7 +180,7 @@ class DTensorEngine:
         """Returns a graph function. Only a user's own model may need AutoGraph, which doubles the time of a trace."""
         import tensorflow as tf
 
-        return tf.function(function, autograph=not self._config.model.target.startswith("runner."))
+        return tf.function(function, autograph=not target.is_own(self._config.model))
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Packs images as uint8, and labels with -1 in place of padding."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,10 @@ def _host(value: Any, steps: int) -> Array:
 class JaxEngine:
     """Keras 3 on JAX; see `runner.engine.base.Engine` for what the methods promise."""
 
-    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int) -> None:
+    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         jax_environment.check_installed()
         jax_environment.prepare_environment(config)
-        self._config, self._data, self._total_steps = config, data, total_steps
+        self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
         self._programs: dict[tuple[int, ...], Any] = {}
 
     def build(self) -> None:
@@ -86,7 +86,7 @@ class JaxEngine:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         self._mesh = mesh.configure_jax(self._config.mesh)
         self._factory = Keras3Factory(self._config.model, self._data, self._config.trainer.seed)
-        self._model = self._factory.build()
+        self._model = self._factory.traced() if self._planning else self._factory.build()
         check_model(self._model, self._config, self._data.num_classes)
         names = Names(self._model)
         shapes = {path: tuple(variable.shape) for path, variable in names.variables.items()}
@@ -98,6 +98,8 @@ class JaxEngine:
 
     def _make_state(self, names: Any) -> None:
         """Orders the variables as Keras wants them, and places the values that the builder drew."""
+        import jax
+
         from runner.engine.jax_model import seed_indices
         from runner.engine.jax_step import State
 
@@ -111,10 +113,13 @@ class JaxEngine:
         shardings = {path: self._sharding(placement.spec) for path, placement in self.placements.items()}
         trained = [shardings[path] for path in self._trained]
         self._shardings = State(trained, [shardings[path] for path in self._held], [trained for _ in self._slots])
+        kinds = {path: (tuple(variable.shape), variable.dtype) for path, variable in names.variables.items()}
+        kinds |= {f"optimizer/{slot}/{path}": kinds[path] for slot in self._slots for path in self._trained}
+        if self._planning:
+            self._state = self._map_state(lambda path, where: jax.ShapeDtypeStruct(*kinds[path], sharding=where))
+            return
         values = {path: np.asarray(variable.value) for path, variable in names.variables.items()}
-        for path in self._trained:
-            values |= {f"optimizer/{slot}/{path}": np.zeros_like(values[path]) for slot in self._slots}
-        self._put(values)
+        self._put({path: values[path] if path in values else np.zeros(*kind) for path, kind in kinds.items()})
 
     def _rule_slots(self) -> tuple[str, ...]:
         import jax.numpy as jnp
@@ -141,11 +146,15 @@ class JaxEngine:
         import jax
 
         # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
-        self._state = jax.tree.map(
-            lambda path, sharding: jax.device_put(np.array(values[path]), sharding, may_alias=False),
-            self._state_paths(),
-            self._shardings,
+        self._state = self._map_state(
+            lambda path, sharding: jax.device_put(np.array(values[path]), sharding, may_alias=False)
         )
+
+    def _map_state(self, make: Callable[[str, Any], Any]) -> Any:
+        """Returns the state's tree with what a function of canonical path and sharding gives."""
+        import jax
+
+        return jax.tree.map(make, self._state_paths(), self._shardings)
 
     def _make_programs(self) -> None:
         import jax
@@ -192,6 +201,8 @@ class JaxEngine:
         places = seed_indices(self._model)
         if not places:
             return Randomness([], np.zeros((0, 2), np.uint32), [])
+        if self._planning:  # no number is drawn
+            return Randomness(places, np.zeros((len(places), 2), np.uint32), [0] * len(places))
         states = [np.asarray(self._model.non_trainable_variables[place].value) for place in places]
         values = [
             [v.value for v in vs] for vs in (self._model.trainable_variables, self._model.non_trainable_variables)
@@ -255,7 +266,10 @@ class JaxEngine:
         if shape not in self._programs:
             arguments = [self._state, batches.images, batches.labels, self._numbers(batches, 0)]
             arguments += [] if self._on_device else [np.int32(0)]
-            self._programs[shape] = self._train.lower(*arguments).compile()
+            from runner.engine.jax_program import compile_to_read
+
+            lowered = self._train.lower(*arguments)
+            self._programs[shape] = compile_to_read(lowered) if self._planning else lowered.compile()
         return self._programs[shape]
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> _Pending:

@@ -136,6 +136,21 @@ class Keras3Factory:
         check_kind(model, keras.Model, self._config, "Keras 3")
         return model
 
+    def traced(self) -> Any:
+        """Returns the model with variables that have a shape and no value: none is drawn or held.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        import jax
+
+        made: list[Any] = []
+        try:
+            jax.eval_shape(lambda: made.append(self.build()))
+        except ConfigError:  # a builder may want values
+            return self.build()
+        return made[0]
+
     def _finished(self, **given: Any) -> Any:
         """Returns the builder's model with its variables made."""
         import keras
@@ -223,11 +238,11 @@ def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
             # Past Keras's own __setattr__, which would track the function.
             object.__setattr__(layer, "call", recorded(layer, layer.call))
         state = [
-            [variable.value for variable in each]
+            [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in each]
             for each in (model.trainable_variables, model.non_trainable_variables)
         ]
         images = jax.ShapeDtypeStruct((batch, *data.input_shape), "float32")
-        jax.eval_shape(lambda x: model.stateless_call(*state, x, training=False), images)
+        jax.eval_shape(lambda held, x: model.stateless_call(*held, x, training=False), state, images)
     finally:
         for layer in layers:
             vars(layer).pop("call", None)

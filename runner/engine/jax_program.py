@@ -35,6 +35,12 @@ _INSTRUCTION = re.compile(
 )
 _DEFINITION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"")
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+# By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
+_UNOPTIMIZED: dict[str, int | bool] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,22 @@ class _Tensor:
     shape: tuple[int, ...]
     width: int
     operation: str
+
+
+def compile_to_read(lowered: Any) -> Any:
+    """Compiles a program that is not run: how XLA partitions and merges it, without making fast code of it.
+
+    Args:
+      lowered: a step, as JAX lowered it for CPUs.
+    """
+    import jax
+
+    try:
+        return lowered.compile(compiler_options=_UNOPTIMIZED)
+    except jax.errors.JaxRuntimeError as error:  # an XLA without one of these options
+        if "compile option" not in str(error):
+            raise
+        return lowered.compile()
 
 
 def collectives(

@@ -14,4 +14,4 @@ class KerasDTensorEngine(DTensorEngine):
         from runner.engine.keras_model import ModelFactory
 
         tf_keras.backend.experimental.enable_tf_random_generator()
-        return ModelFactory(self._config.model, self._data, self._config.trainer.seed)
+        return ModelFactory(self._config.model, self._data, self._config.trainer.seed, blank=self._planning)

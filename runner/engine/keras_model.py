@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from runner.engine.base import Array, DataSpec, LayerOutput
@@ -129,10 +131,19 @@ def _layer_paths(model: Any) -> dict[int, str]:
 class ModelFactory:
     """Calls a config's builder, for a plain model and for one on a mesh, from the same seed."""
 
-    def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
-        self._config, self._data, self._seed = config, data, seed
+    def __init__(self, config: ModelConfig, data: DataSpec, seed: int, *, blank: bool = False) -> None:
+        """Imports the builder.
+
+        Args:
+          config: names it and its options.
+          data: shapes of the images, and the number of classes.
+          seed: of the initial weights.
+          blank: variables begin as zeros, which takes less time than drawing their values.
+        """
+        self._config, self._data, self._seed, self._blank = config, data, seed, blank
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in parameters(self._builder)
+        self.lets_users_place = self._takes_layouts and not target.is_own(config)
         self._built: Any = None  # the model on the mesh, where its layers know their shapes
 
     def plain(self, *, stock: bool = False) -> Any:
@@ -203,16 +214,17 @@ class ModelFactory:
         tf_keras.utils.set_random_seed(self._seed)
         extra: dict[str, Any] = {target.LAYOUTS: layouts} if self._takes_layouts else {}
         builder = self._builder
-        if self._config.target.startswith("runner."):  # AutoGraph is for users' layers; ours lose seconds to it
+        if target.is_own(self._config):  # AutoGraph is for users' layers; ours lose seconds to it
             builder = tf.autograph.experimental.do_not_convert(builder)
-        model = build_model(
-            builder,
-            self._config,
-            keras=keras,
-            input_shape=self._data.input_shape,
-            num_classes=self._data.num_classes,
-            **extra,
-        )
+        with tf.variable_creator_scope(_blank) if self._blank else nullcontext():
+            model = build_model(
+                builder,
+                self._config,
+                keras=keras,
+                input_shape=self._data.input_shape,
+                num_classes=self._data.num_classes,
+                **extra,
+            )
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         return model
 
@@ -231,6 +243,15 @@ class ModelFactory:
 
         base_layer.Layer.__call__(model, self._symbolic_input())
         internal._map_subclass_model_variable(model, layout_map)
+
+
+def _blank(make: Any, **given: Any) -> Any:
+    """Makes a variable of zeros in place of one whose value is drawn by a function."""
+    import tensorflow as tf
+
+    if callable(given.get("initial_value")) and None not in (given.get("shape"), given.get("dtype")):
+        given["initial_value"] = functools.partial(tf.zeros, given["shape"], given["dtype"])
+    return make(**given)
 
 
 def check_model(model: Any, config: RunConfig, num_classes: int) -> None:

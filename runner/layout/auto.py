@@ -6,7 +6,9 @@ that divides what is to be split. With a model axis:
   head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
 - Two dense layers, the second right after the first, are split column then row: the activation between them stays
   split, and one all-reduce follows (likewise Megatron-LM). Pairs with the most elements are chosen first.
-- A dense layer alone is split by rows, else by columns; the last, which gives the logits, never by columns.
+- A dense layer alone that holds an eighth of all elements or more is split by rows, else by columns; the last, which
+  gives the logits, never by columns. A smaller one stays whole: its split would pass on to every layer around it, each
+  of which would then communicate.
 - A convolution's kernel is split on its last dim, its output channels, in store.
 - Biases of column layers are split like their kernels; all else is whole.
 Without a model axis, variables are split over the batch axis in store (FSDP), each on its largest dim that it divides.
@@ -24,6 +26,7 @@ from dataclasses import dataclass, field
 from runner.layout.rules import Shape, Spec, catch, model_axes, shard_spec, whole
 from runner.schema import LayoutConfig, RuleConfig
 
+WORTH = 1 / 8  # of all elements: a smaller dense layer alone is not worth what its split makes others communicate
 SMALL = 1024  # elements; splitting fewer saves under 4 KiB and costs a collective
 
 
@@ -191,10 +194,14 @@ def _kernel_elements(plan: _Plan, layer: str) -> int:
 
 
 def _split_lone_dense(plan: _Plan) -> None:
-    dense = plan.dense()
+    dense, every = plan.dense(), sum(math.prod(shape) for shape in plan.variables.values())
     for layer in sorted(dense, key=lambda layer: -_kernel_elements(plan, layer)):
-        kernel = f"{layer}/kernel"
-        if not plan.open(kernel) or _kernel_elements(plan, layer) < SMALL:
+        kernel, elements = f"{layer}/kernel", _kernel_elements(plan, layer)
+        if not plan.open(kernel) or elements < SMALL:
+            continue
+        if elements < WORTH * every:
+            share = f"{elements / every:.1%} of all elements"
+            plan.set(kernel, (None, None), f"alone with {share}: saves less than its split would move")
             continue
         rows, columns = plan.variables[kernel]
         last = layer == dense[-1]

@@ -169,6 +169,11 @@ def _matches(value: Any, kind: str) -> bool:
     return isinstance(value, _SCALARS[kind]) and (kind == "bool" or not isinstance(value, bool))
 
 
+def is_own(config: ModelConfig) -> bool:
+    """Tells whether a builder is one of this package's, not a user's."""
+    return config.target.startswith("runner.")
+
+
 def load(path: str) -> Callable[..., Any]:
     """Imports a builder.
 

@@ -33,7 +33,7 @@ def plan_config(config: RunConfig) -> Plan:
     data = runner.dataset.load(config.dataset)
     height, width, channels = data.train.images.shape[1:]
     data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)
-    engine = make_engine(on_cpu(config), data_spec, 1)
+    engine = make_engine(on_cpu(config), data_spec, 1, planning=True)
     engine.build()
     if config.engine.name.endswith("dtensor"):
         skip_graph_optimizer()
@@ -42,9 +42,8 @@ def plan_config(config: RunConfig) -> Plan:
 
 
 def on_cpu(config: RunConfig) -> RunConfig:
-    """Returns the config with its mesh on virtual CPU devices and without the canary."""
-    mesh = replace(config.mesh, device="cpu")
-    return replace(config, mesh=mesh, engine=replace(config.engine, canary=False))
+    """Returns the config with its mesh on virtual CPU devices."""
+    return replace(config, mesh=replace(config.mesh, device="cpu"))
 
 
 def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> None:

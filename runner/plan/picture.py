@@ -1,10 +1,16 @@
-"""A picture of a plan: every variable cut into its shards, coloured by the mesh coordinates that hold them."""
+"""A picture of a plan: every variable cut into its shards, coloured by the mesh coordinates that hold them.
+
+Drawn by Pillow: Matplotlib would take a third of the plan's own time.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +18,76 @@ from runner import mesh
 from runner.plan import rows
 from runner.plan.base import Plan, VariablePlan
 
-_MOST = 24  # variables drawn, the largest
-_ROW, _HEAD = 0.56, 1.15  # inches
-_WIDTH = 11.0
-_LEFT, _MIDDLE, _RIGHT = 0.15, 4.9, 8.0  # inches where labels, rectangles and numbers begin
+_MOST = 48  # variables drawn, the largest
+_WIDTH, _MARGIN = 1210, 16  # pixels, as all below
+_MIDDLE, _RIGHT = 545, 880  # where rectangles and numbers begin
+_LINE, _GAP = 21, 13  # a line of text, what is left free between two variables
+_TALL, _WIDE = 44, 285  # the largest rectangle
+_CELL = 5  # the smallest part with an outline of its own
 _COPIES = 3  # sheets drawn behind a variable's face where more devices hold the same
-_EVERYWHERE = (0.80, 0.81, 0.83)
+_SHEET = (5, 4)  # how far a sheet lies to the right and up
+_LEGEND = 16  # coordinates of an axis that are shown
+_TITLE, _PATH, _TEXT, _SMALL, _TINY = 18, 15, 15, 13, 10
+_INK, _GREY, _EDGE, _BACK, _COPY = (25, 25, 25), (95, 95, 95), (70, 70, 70), (160, 160, 160), (244, 244, 244)
+_EVERYWHERE = (204, 207, 212)
 # Light to dark, one pair an axis of the mesh, in its order; a part cut over two axes mixes their colours.
 _AXES = (
-    ((0.74, 0.86, 0.96), (0.07, 0.33, 0.62)),
-    ((0.99, 0.83, 0.62), (0.80, 0.33, 0.05)),
-    ((0.77, 0.91, 0.74), (0.10, 0.45, 0.20)),
-    ((0.86, 0.80, 0.93), (0.38, 0.17, 0.55)),
+    ((189, 219, 245), (18, 84, 158)),
+    ((252, 212, 158), (204, 84, 13)),
+    ((196, 232, 189), (26, 115, 51)),
+    ((219, 204, 237), (97, 43, 140)),
 )
-Colour = tuple[float, float, float]
+Colour = tuple[int, int, int]
 
 
 def draw(plan: Plan, path: Path) -> None:
-    """Draws the variables that take most bytes, at most 24.
+    """Draws the variables that take most bytes, at most 48.
 
     Args:
       plan: what to draw.
       path: PNG file to write.
     """
-    # Not pyplot, whose figures belong to the whole process.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from PIL import Image, ImageDraw
 
     largest = sorted(plan.variables, key=lambda each: -each.bytes)[:_MOST]
-    shown = [each for each in plan.variables if each in largest]
-    height = _HEAD + _ROW * len(shown) + 0.15
-    figure = Figure(figsize=(_WIDTH, height), dpi=110)
-    canvas = figure.add_axes((0, 0, 1, 1))
-    canvas.set_xlim(0, _WIDTH)
-    canvas.set_ylim(height, 0)
-    canvas.axis("off")
-    _head(canvas, plan, len(shown))
-    for index, variable in enumerate(shown):
-        _row(canvas, plan, variable, _HEAD + _ROW * (index + 0.5))
-    FigureCanvasAgg(figure).print_png(path)
+    shown = [_row(each) for each in plan.variables if each in largest]
+    title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
+    legend = _legend(plan)
+    head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + 12 * len(legend)
+    height = head + _LINE + _GAP + sum(row.height for row in shown) + _MARGIN
+    image = Image.new("RGB", (_WIDTH, height), "white")
+    canvas = ImageDraw.Draw(image)
+    _head(canvas, title, legend)
+    every = len(plan.variables)
+    first = "variable" if len(shown) == every else f"variable (the {len(shown)} largest of {every})"
+    for x, text in ((_MARGIN, first), (_MIDDLE, "parts"), (_RIGHT, "a device holds")):
+        _text(canvas, x, head, text, _SMALL, _GREY)
+    canvas.line((_MARGIN, head + _LINE, _WIDTH - _MARGIN, head + _LINE), fill=_BACK)
+    y = head + _LINE + _GAP
+    for row in shown:
+        _draw_row(canvas, plan, row, y)
+        y += row.height
+    image.save(path, compress_level=3)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A variable, and its path and form in lines that fit the column."""
+
+    variable: VariablePlan
+    path: Sequence[str]
+    form: Sequence[str]
+
+    @property
+    def height(self) -> int:
+        """Returns the pixels from this variable to the next."""
+        return _LINE * (len(self.path) + len(self.form)) + _GAP
+
+
+def _row(variable: VariablePlan) -> _Row:
+    room = _MIDDLE - 2 * _MARGIN
+    form = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
+    return _Row(variable, _broken(variable.path, room), _wrapped(form, "  ", room, _SMALL))
 
 
 def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
@@ -68,73 +105,157 @@ def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
             found.append([a + (b - a) * share for a, b in zip(light, dark, strict=True)])
     if not found:
         return _EVERYWHERE
-    red, green, blue = (sum(part) / len(found) for part in zip(*found, strict=True))
+    red, green, blue = (round(sum(part) / len(found)) for part in zip(*found, strict=True))
     return red, green, blue
 
 
-def _head(canvas: Any, plan: Plan, shown: int) -> None:
-    every = len(plan.variables)
-    first = "variable" if shown == every else f"variable (the {shown} largest of {every})"
-    canvas.text(_LEFT, 0.26, rows.title(plan), fontsize=11, fontweight="bold", va="center")
-    x = _LEFT
+def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
+    """Returns lines of (words, boxes with their numbers), as many on a line as fit."""
+    entries = []
     for axis, count in plan.axes.items():
-        canvas.text(x, 0.56, f"{axis}={count}", fontsize=9, va="center")
-        x += 0.12 + 0.085 * len(f"{axis}={count}")
-        for index in range(min(count, 16)):
-            _box(canvas, x, 0.47, 0.17, 0.18, colour(plan.axes, {axis: index}))
-            canvas.text(
-                x + 0.085, 0.565, str(index), fontsize=6.5, va="center", ha="center",
-                color="white" if index > (count - 1) / 2 else "0.2",
-            )  # fmt: skip
-            x += 0.19
-        x += 0.2
-    _box(canvas, x, 0.47, 0.17, 0.18, _EVERYWHERE)
-    mixed = "; mixed: cut over two axes" if len(plan.axes) > 1 else ""
-    canvas.text(x + 0.25, 0.56, f"whole{mixed}; sheets behind: copies", fontsize=9, va="center")
-    for x, text in ((_LEFT, first), (_MIDDLE, "parts"), (_RIGHT, "a device holds")):
-        canvas.text(x, 0.92, text, fontsize=8.5, color="0.35", va="center")
-    canvas.plot([_LEFT, _WIDTH - 0.15], [1.05, 1.05], color="0.75", lw=0.8)
+        boxes = [(str(at), colour(plan.axes, {axis: at})) for at in range(min(count, _LEGEND))]
+        entries.append((f"{axis}={count}", boxes))
+    mixed = "; mixed: cut over several axes" if len(plan.axes) > 1 else ""
+    entries.append((f"grey: whole{mixed}; sheets behind: copies", []))
+    lines: list[list[tuple[str, list[tuple[str, Colour]]]]] = [[]]
+    for entry in entries:
+        used = sum(_legend_width(*each) for each in lines[-1])
+        if lines[-1] and used + _legend_width(*entry) > _WIDTH - 2 * _MARGIN:
+            lines.append([])
+        lines[-1].append(entry)
+    return lines
 
 
-def _row(canvas: Any, plan: Plan, variable: VariablePlan, middle: float) -> None:
-    path = variable.path if len(variable.path) <= 46 else "..." + variable.path[-43:]
-    canvas.text(_LEFT, middle - 0.11, path, fontsize=9.5, fontweight="bold", va="center")
-    about = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
-    canvas.text(_LEFT, middle + 0.11, about, fontsize=8, color="0.35", va="center")
-    parts = math.prod(plan.axes[axis] for axis in variable.spec if axis)
+def _legend_width(words: str, boxes: Sequence[Any]) -> int:
+    return _length(words, _TEXT) + 8 + 22 * len(boxes) + 22
+
+
+def _head(canvas: Any, title: Sequence[str], legend: Sequence[Sequence[tuple[str, Any]]]) -> None:
+    y = _MARGIN
+    for line in title:
+        _text(canvas, _MARGIN, y, line, _TITLE, bold=True)
+        y += _LINE
+    for entries in legend:
+        x, y = _MARGIN, y + 12
+        for words, boxes in entries:
+            _text(canvas, x, y, words, _TEXT)
+            start = x + _length(words, _TEXT) + 8
+            for index, (number, face) in enumerate(boxes):
+                _box(canvas, start + 22 * index, y, 20, 20, face)
+                light = "white" if sum(face) < 400 else _INK
+                canvas.text((start + 22 * index + 10, y + 10), number, light, font=_font(_TINY), anchor="mm")
+            x += _legend_width(words, boxes)
+        y += _LINE
+
+
+def _draw_row(canvas: Any, plan: Plan, row: _Row, y: int) -> None:
+    variable = row.variable
+    for index, line in enumerate(row.path):
+        _text(canvas, _MARGIN, y + index * _LINE, line, _PATH, bold=True)
+    for index, line in enumerate(row.form, start=len(row.path)):
+        _text(canvas, _MARGIN, y + index * _LINE, line, _SMALL, _GREY)
+    cut = [axis for axis in variable.spec if axis]
+    parts = math.prod(plan.axes[axis] for axis in cut)
     copies = mesh.size(dict(plan.axes)) // parts
-    _shards(canvas, plan, variable, middle, copies)
+    _shards(canvas, plan, variable, y + (row.height - _GAP) // 2, copies)
     held = f"{rows.size(variable.bytes_per_device)} of {rows.size(variable.bytes)}"
-    canvas.text(_RIGHT, middle - 0.11, held, fontsize=9, va="center")
+    _text(canvas, _RIGHT, y, held, _TEXT)
+    free = "+".join(axis for axis, count in plan.axes.items() if axis not in cut and count > 1)
     words = "whole" if parts == 1 else f"one of {parts} parts"
-    many = f"{words}, {copies} copies" if copies > 1 else words
-    canvas.text(_RIGHT, middle + 0.11, many, fontsize=8, color="0.35", va="center")
+    many = f"{words}, {copies} copies over {free}" if copies > 1 else words
+    _text(canvas, _RIGHT, y + _LINE, _shortened(many, _WIDTH - _RIGHT - _MARGIN), _SMALL, _GREY)
 
 
-def _shards(canvas: Any, plan: Plan, variable: VariablePlan, middle: float, copies: int) -> None:
-    """Draws two dims of a variable, those that are cut before those that are not, larger before smaller."""
-    dims = sorted(range(len(variable.shape)), key=lambda d: (variable.spec[d] is None, -variable.shape[d]))[:2]
-    dims.sort()
-    down, across = (dims[0], dims[1]) if len(dims) == 2 else (None, dims[0] if dims else None)
-    height = _extent(variable.shape[down], 0.42) if down is not None else 0.10
-    width = _extent(variable.shape[across], 2.6) if across is not None else 0.10
-    top = middle - height / 2
+def _shards(canvas: Any, plan: Plan, variable: VariablePlan, middle: int, copies: int) -> None:
+    """Draws a variable's dims that are cut, and of the others the largest, as rows and columns."""
+    shape, spec = variable.shape, variable.spec
+    dims = sorted(range(len(shape)), key=lambda d: (spec[d] is None, -shape[d]))
+    dims = sorted(dims[: max(2, sum(axis is not None for axis in spec))])
+    down, across = dims[:-1][:1], dims[-1:] if len(dims) < 3 else dims[1:]
+    rows_, columns = (_places(plan, [spec[d] for d in chosen]) for chosen in (down, across))
+    height = _extent([shape[d] for d in down], len(rows_), _TALL)
+    width = _extent([shape[d] for d in across], len(columns), _WIDE)
+    top = middle - height // 2
     for sheet in reversed(range(1, min(copies, _COPIES + 1))):
-        _box(canvas, _MIDDLE + 0.045 * sheet, top - 0.03 * sheet, width, height, (0.95, 0.95, 0.95), edge="0.6")
-    cut_down, cut_across = (variable.spec[d] if d is not None else None for d in (down, across))
-    tall, wide = (plan.axes[axis] if axis else 1 for axis in (cut_down, cut_across))
-    for i, j in itertools.product(range(tall), range(wide)):
-        place = {axis: at for axis, at in ((cut_down, i), (cut_across, j)) if axis}
-        x, y = _MIDDLE + j * width / wide, top + i * height / tall
-        _box(canvas, x, y, width / wide, height / tall, colour(plan.axes, place))
+        _box(canvas, _MIDDLE + _SHEET[0] * sheet, top - _SHEET[1] * sheet, width, height, _COPY, edge=_BACK)
+    for (i, one), (j, other) in itertools.product(enumerate(rows_), enumerate(columns)):
+        x, y = (_MIDDLE + j * width // len(columns), top + i * height // len(rows_))
+        right, bottom = _MIDDLE + (j + 1) * width // len(columns), top + (i + 1) * height // len(rows_)
+        inner = min(right - x, bottom - y) >= _CELL or len(rows_) * len(columns) == 1
+        face = colour(plan.axes, one | other)
+        _box(canvas, x, y, right - x, bottom - y, face, edge=_EDGE if inner else face)
+    canvas.rectangle((_MIDDLE, top, _MIDDLE + width, top + height), outline=_EDGE)
 
 
-def _extent(dim: int, most: float) -> float:
-    """Returns inches for a dim: by its logarithm, so that 10 and 4,096 are both seen."""
-    return most * max(0.15, min(1.0, math.log2(dim + 1) / 12))
+def _places(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
+    """Returns the coordinates of the parts into which axes cut."""
+    named = [axis for axis in axes if axis]
+    every = itertools.product(*(range(plan.axes[axis]) for axis in named))
+    return [dict(zip(named, place, strict=True)) for place in every]
 
 
-def _box(canvas: Any, x: float, y: float, width: float, height: float, face: Colour, edge: str = "0.25") -> None:
-    from matplotlib.patches import Rectangle
+def _extent(dims: Sequence[int], parts: int, most: int) -> int:
+    """Returns pixels for dims: by their logarithm, so that 10 and 4,096 are both seen, and more for many parts."""
+    if not dims:
+        return 12
+    share = max(0.15, min(1.0, math.log2(math.prod(dims) + 1) / 12))
+    return min(max(round(most * share), _CELL * parts), most)
 
-    canvas.add_patch(Rectangle((x, y), width, height, facecolor=face, edgecolor=edge, linewidth=0.5))
+
+def _box(canvas: Any, x: int, y: int, width: int, height: int, face: Colour, edge: Colour = _EDGE) -> None:
+    canvas.rectangle((x, y, x + width, y + height), fill=face, outline=edge)
+
+
+def _text(canvas: Any, x: int, y: int, text: str, size: int, ink: Colour = _INK, *, bold: bool = False) -> None:
+    canvas.text((x, y + _LINE // 2), text, ink, font=_font(size, bold), anchor="lm")
+
+
+@functools.cache
+def _font(size: int, bold: bool = False) -> Any:
+    """Returns the font that Matplotlib brings along; Pillow's own where it is elsewhere."""
+    from PIL import ImageFont
+
+    found = importlib.util.find_spec("matplotlib")
+    places = list(found.submodule_search_locations or []) if found else []
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    for place in places:
+        file = Path(place, "mpl-data", "fonts", "ttf", name)
+        if file.is_file():
+            return ImageFont.truetype(str(file), size)
+    return ImageFont.load_default(size)
+
+
+def _length(text: str, size: int, *, bold: bool = False) -> int:
+    length: float = _font(size, bold).getlength(text)
+    return math.ceil(length)
+
+
+def _broken(path: str, room: int) -> tuple[str, ...]:
+    """Returns a variable's path in lines that fit, broken after slashes."""
+    lines = [""]
+    for part in path.replace("/", "/\0").split("\0"):
+        if lines[-1].strip() and _length(lines[-1] + part, _PATH, bold=True) > room:
+            lines.append("    ")
+        lines[-1] += part
+    return tuple(_shortened(line, room, _PATH, bold=True) for line in lines)
+
+
+def _wrapped(text: str, separator: str, room: int, size: int, *, bold: bool = False) -> list[str]:
+    """Returns a text in lines that fit, broken at a separator."""
+    lines: list[str] = []
+    for part in text.split(separator):
+        joined = f"{lines[-1]}{separator}{part}" if lines else part
+        if lines and _length(joined, size, bold=bold) <= room:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return [_shortened(line, room, size, bold=bold) for line in lines]
+
+
+def _shortened(text: str, room: int, size: int = _SMALL, *, bold: bool = False) -> str:
+    """Returns a text that fits, its end replaced by dots where it is too long."""
+    if _length(text, size, bold=bold) <= room:
+        return text
+    while text and _length(f"{text}...", size, bold=bold) > room:
+        text = text[:-1]
+    return f"{text}..."

@@ -1,7 +1,8 @@
 """Runs in a process of its own, because virtual devices can't change within one: trains and writes arrays.
 
 Usage: python -m tests.engine.jax_worker OUT.npz JSON, with JSON {"engine": "jax", "keras_dtensor" or "plain" (Keras
-3's own training), "axes": {...}, "layout": a preset, "start": NPZ of initial states or null, "runs": [...]}.
+3's own training), "axes": {...}, "layout": a preset, "start": NPZ of initial states or null, "runs": [...], "plans":
+whether each run is planned too}.
 """
 
 from __future__ import annotations
@@ -54,7 +55,18 @@ def on_mesh(config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray
     if config.engine.name == "jax":
         rows = [" ".join((c.kind, c.axis, c.phase, c.origin)) for c in engine.collectives()]
         found["collectives"] = np.array(rows, dtype=str)
+        found["counted"] = np.array([str(each) for each in engine.collectives()], dtype=str)
     return {**initial, **gradients, **engine.state(), **specs, **found, "eval/confusion": evaluation.confusion}
+
+
+def planned(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
+    """Returns the collectives that an engine finds which only plans."""
+    from runner.engine import make_engine
+
+    engine = make_engine(config, DATA, batches.steps, planning=True)
+    engine.build()
+    engine.compile(engine.place(batches))
+    return {"planned": np.array([str(each) for each in engine.collectives()], dtype=str)}
 
 
 def padded(batches: HostBatches) -> HostBatches:
@@ -113,6 +125,7 @@ def main() -> None:
         key = f"{run['name']}:initial/"
         start = {name.removeprefix(key): value for name, value in held.items() if name.startswith(key)}
         got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start)
+        got |= planned(config, batches) if request.get("plans") else {}
         arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
     np.savez(sys.argv[1], **arrays)  # type: ignore[arg-type]
 

@@ -56,8 +56,10 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
 def test_a_layout_trains_as_one_device_does(
     tmp_path: Path, one_device: Arrays, axes: dict[str, int], layout: str
 ) -> None:
-    got = work(tmp_path / "got.npz", "jax", axes, RUNS, layout=layout)
+    got = work(tmp_path / "got.npz", "jax", axes, RUNS, layout=layout, plans=True)
     for run in RUNS:
+        planned, counted = (got[f"{run['name']}:{key}"].tolist() for key in ("planned", "counted"))
+        assert planned == counted, "a plan reads another program than training's"
         # The convnet's ReLU kinks and Adam's response to rounding leave 2e-7 at step 10; 1e-5 is the bound for all.
         assert relative(one_device, got, f"{run['name']}:loss") < 1e-5, run["name"]
     for path, expected in SPLIT[layout].items():

@@ -47,8 +47,16 @@ def test_pairs_with_the_most_elements_are_chosen_first() -> None:
     found = proposed(mlp(16, 64, 512, 256, 10), AXES)
     assert found["d2/kernel"] == (None, "model")  # (64, 512) and (512, 256) before (16, 64) and (256, 10)
     assert found["d3/kernel"] == ("model", None)
-    assert found["d1/kernel"] == ("model", None)  # alone, 1,024 elements
-    assert found["d4/kernel"] == ("model", None)  # the logits: never by column
+    assert found["d1/kernel"] == (None, None)  # alone, 1,024 elements of 169,000
+    assert found["d4/kernel"] == (None, None)
+
+
+def test_a_dense_layer_alone_is_split_where_it_holds_an_eighth_of_all_elements() -> None:
+    variables: dict[str, Shape] = {"a/kernel": (64, 64), "norm/gamma": (64,), "b/kernel": (64, 64 * 7 - 1)}
+    assert proposed(variables, AXES)["a/kernel"] == ("model", None)
+    larger: dict[str, Shape] = {**variables, "b/kernel": (64, 64 * 7)}
+    assert proposed(larger, AXES)["a/kernel"] == (None, None)
+    assert reasons(larger, AXES)["a/kernel"].startswith("alone with 12.5% of all elements")
 
 
 @pytest.mark.parametrize("widths", [(64, 12), (33, 64), (30, 64, 12), (33, 45, 64), (64, 64, 64, 12)])
@@ -84,7 +92,7 @@ def test_attention_is_split_on_its_heads_and_its_mlp_column_then_row() -> None:
     assert found["block_0/attention/output/bias"] == (None,)
     assert found["block_0/mlp/up/kernel"] == (None, "model")
     assert found["block_0/mlp/down/kernel"] == ("model", None)
-    assert found["patches/kernel"] == ("model", None)  # no pair with block_0/mlp/up, whose rows it fits
+    assert found["patches/kernel"] == (None, None)  # no pair with block_0/mlp/up, whose rows it fits
     assert found["position/embedding"] == (None, None)
 
 
@@ -152,13 +160,13 @@ def test_of_several_model_axes_the_largest_that_divides_is_taken() -> None:
 
 def test_rules_of_the_config_keep_what_they_catch_and_proposals_count_on_after_them() -> None:
     config = config_with(RuleConfig("d1/.*", shard="batch"), RuleConfig("d2/kernel", [None, "model"], optional=True))
-    placed = layout.resolve(config, mlp(784, 128, 10), AXES)
+    placed = layout.resolve(config, mlp(784, 128, 162), AXES)
     assert placed["d1/kernel"].spec == ("batch", None)
     assert placed["d1/kernel"].rule == 0
     assert placed["d2/kernel"].spec == ("model", None)
     assert placed["d2/kernel"].rule == 2
     assert placed["d2/kernel"].passed[0].startswith("layout.rules[1] passed on: axis 'model' of size 4")
-    assert [each.path for each in auto.propose(mlp(784, 128, 10), config, AXES)] == ["d2/kernel", "d2/bias"]
+    assert [each.path for each in auto.propose(mlp(784, 128, 162), config, AXES)] == ["d2/kernel", "d2/bias"]
 
 
 dims = st.sampled_from([1, 2, 3, 4, 6, 8, 10, 12, 16, 28, 64, 128])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from runner.plan import compare, rows
 from runner.plan.files import NAMES, markdown, write_files
-from runner.plan.picture import colour
+from runner.plan.picture import colour, draw
 from runner.plan.rates import rates
 from runner.plan.table import WIDTH, break_path, show
 from runner.schema import MeshConfig, PlanConfig
@@ -60,13 +62,29 @@ def test_markdown_holds_every_variable_with_its_rule() -> None:
 
 
 def test_the_files_are_json_markdown_and_a_picture_of_the_largest_variables(tmp_path: Path) -> None:
-    files = write_files(cases.plan(30), tmp_path)
+    files = write_files(cases.plan(60), tmp_path)
     assert [file.name for file in files] == list(NAMES)
-    assert len(json.loads(files[0].read_text())["variables"]) == 30
+    assert len(json.loads(files[0].read_text())["variables"]) == 60
     png = files[2].read_bytes()
     assert png.startswith(b"\x89PNG")
     height = int.from_bytes(png[20:24], "big")
-    assert height < 1700, "24 rows, whatever number of variables there is"
+    assert height < 3500, "48 rows, whatever number of variables there is"
+
+
+def test_nothing_in_the_picture_is_cut_off_however_long_its_words_are(tmp_path: Path) -> None:
+    from PIL import Image
+
+    axes = {"replica_groups": 16, "model_parallel": 16, "image_height": 16, "image_width": 16}
+    long = "encoder_of_a_deep_model/" * 4 + "attention/query_projection_with_a_name/kernel"
+    spec = ("replica_groups", "model_parallel", "image_height")
+    held = [replace(each, path=f"{long}_{i}", spec=spec) for i, each in enumerate(cases.plan(3).variables)]
+    choices = dict.fromkeys(("model", "layout", "optimizer", "dataset"), "a_name_that_somebody_chose_to_be_long")
+    draw(cases.plan(axes=axes, variables=tuple(held), choices=choices), tmp_path / "plan.png")
+    drawn = np.asarray(Image.open(tmp_path / "plan.png").convert("L"))
+    columns = drawn[240:, 535:543], drawn[240:, 865:875]  # between the words, the rectangles and the numbers
+    for free in (drawn[:8], drawn[-8:], drawn[:, :12], drawn[:, -12:], *columns):
+        assert free.min() == 255
+    assert drawn.min() < 100
 
 
 def test_parts_at_other_coordinates_have_other_colours() -> None:

@@ -57,6 +57,10 @@ def main() -> None:
     engine.build()
     before = program.function_names()
     compile_step(engine, data, cases.BATCH, 1)
+    names = sorted(program.function_names() - before)
+    to_read = make_engine(config, data, 1, planning=True)
+    to_read.build()
+    compile_step(to_read, data, cases.BATCH, 1)
     plan = make_plan(config, engine, {}, [f"layout.rules[{i}]" for i in range(len(request["rules"]))])
     devices = int(np.prod(list(request["axes"].values())))
     held = held_bytes(engine)
@@ -70,7 +74,8 @@ def main() -> None:
     result = {
         "counted": [asdict(each) for each in engine.collectives()],
         "estimated": [asdict(each) for each in estimated],
-        "nodes": nodes_of(sorted(program.function_names() - before)),
+        "read": [asdict(each) for each in to_read.collectives()],
+        "nodes": nodes_of(names),
         "planned": planned,
         "held": held,
     }
