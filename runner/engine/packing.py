@@ -58,13 +58,15 @@ class Packing:
         return [tf.reshape(piece, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def summed(self, gradients: Sequence[Any]) -> Any:
-        """Returns the vector (N,) of gradients, computed anew from what each is the sum of.
+        """Returns the vector (N,) of gradients, computed anew from what each is the sum of where devices share it.
 
         Raises:
           NotPacked: one is something else than a sum over the rows of a matrix.
         """
         import tensorflow as tf
 
+        if self.groups == 1:
+            return self.pack(gradients)
         parts = [_parts(gradient, self.groups) for gradient in gradients]
         with tf.name_scope(SCOPE):
             return tf.reduce_sum(tf.concat([_padded(part) for part in parts], 1), 0)
