@@ -15,10 +15,10 @@ def stale_moments() -> None:
     from runner import optimizer
     from runner.engine import dtensor_engine, dtensor_step
 
-    def update(self: Any, gradients: list[Any], done: Any) -> None:
+    def update(self: Any, gradients: list[Any], done: Any, factor: Any) -> None:
         import tensorflow as tf
 
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
+        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf) * factor
         for path, gradient in zip(self._held.trained, gradients, strict=True):
             variable = self._held.variables[path]
             slot = self._held.slots[f"optimizer/momentum/{path}"]
