@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from runner.engine.dtensor import pack, unpack, zeros
+from runner.engine.packing import Packing
 from runner.errors import EngineError
 
 _STEPS, _RATE, _MOMENTUM = 2, 0.1, 0.9
@@ -22,7 +23,7 @@ def check(mesh: Any, batch_axis: str | None, *, reread: bool) -> None:
       batch_axis: mesh axis that splits batches, None where none does.
       reread: the step reads a slot back after assigning it, as a stock optimizer does and a model's own code may.
         DTensor's all-reduce combiner breaks this order, so it holds only where that is off. Else the step reads all
-        before it writes, as the engine's own does.
+        before it writes, as the engine's own does, and sums the gradients of the first layer as one vector.
 
     Raises:
       EngineError: a weight differs by more than `TOLERANCE`.
@@ -53,6 +54,7 @@ def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any],
     replicated = [dtensor.Layout.replicated(mesh, w.ndim) for w in weights]
     variables = [dtensor.DVariable(pack(w, where)) for w, where in zip(weights, replicated, strict=True)]
     slots = [zeros(variable) for variable in variables]
+    first_layer = Packing(("w", "b"), ((3, 4), (4,)), _size(mesh, axis))
     batch = dtensor.Layout([axis or dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -61,6 +63,8 @@ def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any],
             hidden = tf.tanh(tf.matmul(x, variables[0]) + variables[1])
             loss = tf.reduce_mean(tf.square(tf.matmul(hidden, variables[2]) - y))
         gradients = tape.gradient(loss, variables)
+        if not reread:
+            gradients[:2] = first_layer.unpack(first_layer.summed(gradients[:2]))
         values = [_MOMENTUM * slot.read_value() - _RATE * g for slot, g in zip(slots, gradients, strict=True)]
         if reread:
             for slot, value in zip(slots, values, strict=True):

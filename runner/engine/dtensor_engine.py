@@ -33,6 +33,7 @@ from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zero
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
 from runner.engine.logits import LogitRows
+from runner.engine.packing import Packing, packing
 from runner.engine.storage import gather_for_use
 from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
@@ -172,9 +173,22 @@ class DTensorEngine:
         self._label_layout = self._layout((None, *label))
         self._vector = self._layout((None,))
         self._train: Any = None
-        held = Held(self._model, self._variables, self._slots, self._trained, self._mesh)
+        held = Held(self._model, self._variables, self._slots, self._trained, self._mesh, self._packing())
         self._steps = Steps(self._config, self._data.num_classes, self._total_steps, held)
         self._eval = self._traced(self._steps.evaluate)
+
+    def _packing(self) -> Packing | None:
+        """Returns how the state is packed while a call lasts, None where each variable stays by itself."""
+        inputs, options = self._config.layout.inputs, self._config.engine
+        if not options.combine_all_reduces or self._config.optimizer.reread_slots or any(inputs["image"][1:]):
+            return None
+        trained = {path: self._variables[path] for path in self._trained}
+        return packing(
+            {path: variable.shape.as_list() for path, variable in trained.items()},
+            {path: variable.dtype.name for path, variable in trained.items()},
+            {path: self.placements[path].spec for path in trained},
+            self._config.mesh.axes[self._batch_axis] if self._batch_axis else 1,
+        )
 
     def _traced(self, function: Any) -> Any:
         """Returns a graph function. Only a user's own model may need AutoGraph, which doubles the time of a trace."""
@@ -236,7 +250,9 @@ class DTensorEngine:
         if self._train is None:
             raise EngineError("the step's collectives are asked for before it was compiled")
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
-        return program.collectives(self._steps.loop, self._before, self._config.mesh.axes, self.placements, data_axes)
+        return program.collectives(
+            self._steps.loop, self._before, self._config.mesh.axes, self.placements, data_axes, self._steps.packing
+        )
 
     def _train_inputs(
         self, batches: PlacedBatches, steps: int, first_step: int, rate_factor: float = 1.0
@@ -263,7 +279,7 @@ class DTensorEngine:
 
         self._before = program.function_names()
         for left in reversed(range(_COMPILATIONS)):
-            call = self._traced(self._steps.train)
+            call, packed = self._traced(self._steps.train), self._steps.packing is not None
             try:
                 call(*self._train_inputs(batches, 0, 0))
                 break
@@ -271,6 +287,10 @@ class DTensorEngine:
                 if "different function with the same name" not in str(error) or not left:
                     raise
                 logger.warning("compiling again: %s", error.message)
+            except Exception:
+                if not packed or self._steps.packing is not None:
+                    raise
+                logger.debug("the state is not packed: a gradient is no sum over the rows of a matrix")
         return call
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:

@@ -14,7 +14,8 @@ from typing import Any
 from runner import optimizer
 from runner.engine import program
 from runner.engine.graph import check_indexing, check_order
-from runner.engine.storage import read_held
+from runner.engine.packing import NotPacked, Packing
+from runner.engine.storage import lent, read_held
 from runner.errors import ConfigError, EngineError
 from runner.model import scope
 from runner.schema import RunConfig
@@ -35,6 +36,7 @@ class Held:
       slots: `optimizer/<slot>/<path>` to variable.
       trained: paths of the trainable variables.
       mesh: DTensor mesh.
+      packing: where the trained variables lie in one vector; null: each is updated by itself.
     """
 
     model: Any
@@ -42,6 +44,7 @@ class Held:
     slots: Mapping[str, Any]
     trained: Sequence[str]
     mesh: Any
+    packing: Packing | None = None
 
 
 class Steps:
@@ -49,6 +52,7 @@ class Steps:
 
     Attributes:
       loop: name of the training call's loop, as it was traced last.
+      packing: that of the state, until a trace finds that the model's gradients can't be packed.
       refusal: what a trace was refused for; AutoGraph wraps an error in one of its own.
       graph: of the step that was traced last.
     """
@@ -57,6 +61,7 @@ class Steps:
         self._config, self._classes, self._total_steps, self._held = config, num_classes, total_steps, held
         self._rule = optimizer.make_rule(config.optimizer)
         self.loop = ""
+        self.packing = held.packing
         self.refusal: ConfigError | EngineError | None = None
         self.graph: Any = None
 
@@ -68,48 +73,99 @@ class Steps:
         self.loop = next(_loop_names)
         steps, first, factor, counts = *(tf.gather(numbers, i) for i in range(3)), numbers[COUNTS:]
 
-        def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any) -> tuple[Any, ...]:
+        def body(i: Any, loss_kb: Any, hit_kb: Any, penalty_k: Any, *state: Any) -> tuple[Any, ...]:
             x, y = tf.cast(tf.gather(images, i), tf.float32) / _BRIGHTEST, tf.gather(labels, i)
             try:
-                loss_b, hit_b, penalty = self._step(x, y, tf.gather(counts, i), first + tf.cast(i, tf.float32), factor)
+                done = first + tf.cast(i, tf.float32)
+                loss_b, hit_b, penalty, state = self._step(x, y, tf.gather(counts, i), done, factor, state)
             except (ConfigError, EngineError) as error:
                 self.refusal = error
+                raise
+            except NotPacked:
+                self.packing = None
                 raise
             row_k = tf.one_hot(i, calls) > 0.0  # chosen, not multiplied: a NaN would spread to the other steps
             loss_kb = tf.where(tf.expand_dims(row_k, 1), tf.expand_dims(loss_b, 0), loss_kb)
             hit_kb = tf.where(tf.expand_dims(row_k, 1), tf.expand_dims(hit_b, 0), hit_kb)
-            return i + 1, loss_kb, hit_kb, tf.where(row_k, penalty, penalty_k)
+            return i + 1, loss_kb, hit_kb, tf.where(row_k, penalty, penalty_k), *state
 
         empty = tf.cast(labels, tf.float32) * 0.0
-        start = (tf.constant(0), empty, empty, counts * 0.0)
+        start = (tf.constant(0), empty, empty, counts * 0.0, *self._read_packed())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
-        _, loss, hit, penalty = tf.while_loop(
+        _, loss, hit, penalty, *state = tf.while_loop(
             lambda i, *_: tf.cast(i, tf.float32) < steps, body, start, parallel_iterations=1, name=self.loop
         )
+        self._write_packed(state)
         return loss, hit, penalty
 
-    def _step(self, x_bhwd: Any, y_b: Any, count: Any, done: Any, factor: Any) -> tuple[Any, Any, Any]:
-        """One step. Every variable is read, then everything is computed, then every variable is written."""
+    def _packed(self) -> list[list[Any]]:
+        """Returns the variables behind each packed vector: the weights, then slot by slot."""
+        if self.packing is None:
+            return []
+        weights = [self._held.variables[path] for path in self.packing.paths]
+        slots = [[self._held.slots[f"optimizer/{s}/{p}"] for p in self.packing.paths] for s in self._rule.slots]
+        return [weights, *slots]
+
+    def _read_packed(self) -> list[Any]:
+        """Returns the vectors that a call's loop carries from step to step; nothing where none is packed."""
+        if self.packing is None:
+            return []
+        return [self.packing.pack([held.read_value() for held in variables]) for variables in self._packed()]
+
+    def _write_packed(self, state: Sequence[Any]) -> None:
+        """Writes the vectors that a call ends with."""
+        if self.packing is None:
+            return
+        for variables, vector in zip(self._packed(), state, strict=True):
+            for variable, value in zip(variables, self.packing.unpack(vector), strict=True):
+                variable.assign(value)
+
+    def _step(
+        self, x_bhwd: Any, y_b: Any, count: Any, done: Any, factor: Any, state: tuple[Any, ...]
+    ) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+        """One step. Everything is read, then everything is computed, then everything is written.
+
+        State that is packed is handed in and out; else it is read from the variables, and written to them.
+        """
         import tensorflow as tf
 
-        gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done)
-        with tf.name_scope(program.UPDATE_SCOPE):
-            self._update(gradients, done, factor)
-        self.graph = tf.compat.v1.get_default_graph()
+        if self.packing is None:
+            gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done)
+            with tf.name_scope(program.UPDATE_SCOPE):
+                self._update(gradients, done, factor)
+        else:
+            variables, weights = self._packed()[0], self.packing.unpack(state[0])
+            with lent(variables, weights):
+                gradients, loss_b, logits_bc, penalty = self._gradients(x_bhwd, y_b, count, done, weights)
+            gradient = self.packing.summed(gradients)
+            with tf.name_scope(program.UPDATE_SCOPE):
+                state = self._update_packed(gradient, done, factor, state)
+        self._check(tf.compat.v1.get_default_graph())
+        hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
+        return loss_b * tf.cast(y_b >= 0, tf.float32), hit_b, penalty, state
+
+    def _check(self, graph: Any) -> None:
+        """Checks the order and the forms of a step that was traced."""
+        self.graph = graph
         if self._held.mesh.size > 1:
-            check_indexing(self.graph)
+            check_indexing(graph)
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             handles = {id(held.handle): path for path, held in {**self._held.variables, **self._held.slots}.items()}
-            check_order(self.graph, handles)
-        hit_b = tf.cast(tf.equal(tf.argmax(logits_bc, -1, output_type=tf.int32), y_b), tf.float32)
-        return loss_b * tf.cast(y_b >= 0, tf.float32), hit_b, penalty
+            check_order(graph, handles)
 
-    def _gradients(self, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[list[Any], Any, Any, Any]:
-        """Returns the gradients of the mean loss, each example's loss (B,), the logits (B, C) and the penalty."""
+    def _gradients(
+        self, x_bhwd: Any, y_b: Any, count: Any, done: Any, weights: Sequence[Any] = ()
+    ) -> tuple[list[Any], Any, Any, Any]:
+        """Returns the gradients of the mean loss, each example's loss (B,), the logits (B, C) and the penalty.
+
+        With `weights`, tensors that are lent to the trained variables, the gradients are theirs.
+        """
         import tensorflow as tf
 
-        variables = [self._held.variables[path] for path in self._held.trained]
+        variables = weights or [self._held.variables[path] for path in self._held.trained]
         with tf.GradientTape() as tape:
+            for weight in weights:
+                tape.watch(weight)
             with scope.enter(self._scope(done)):
                 logits_bc = self._logits(x_bhwd, training=True)
             loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(y_b, 0), logits=logits_bc)
@@ -148,10 +204,15 @@ class Steps:
 
         return scope.by_batch(tf.cast(self._held.model(x_bhwd, training=training), tf.float32))
 
+    def _rate(self, done: Any, factor: Any) -> Any:
+        import tensorflow as tf
+
+        return optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf) * factor
+
     def _update(self, gradients: list[Any], done: Any, factor: Any) -> None:
         import tensorflow as tf
 
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf) * factor
+        rate = self._rate(done, factor)
         writes: list[tuple[Any, Any]] = []
         gradients = optimizer.clip(self._config.optimizer.clip, gradients)
         for path, gradient in zip(self._held.trained, gradients, strict=True):
@@ -166,6 +227,19 @@ class Steps:
             writes += [(variable, weight), *((slots[slot], new[slot]) for slot in new)]
         for variable, value in writes:
             variable.assign(value)
+
+    def _update_packed(self, gradient: Any, done: Any, factor: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the new vectors of weights and slots (N,). The rules go by elements, so that one serves them all."""
+        assert self.packing is not None
+        clip = self._config.optimizer.clip
+        if clip.norm is not None:  # of each gradient by itself
+            gradient = self.packing.pack(optimizer.clip(clip, self.packing.unpack(gradient)))
+        else:
+            (gradient,) = optimizer.clip(clip, [gradient])
+        rate = self._rate(done, factor)
+        slots = dict(zip(self._rule.slots, state[1:], strict=True))
+        weight, new = self._rule.update(gradient, state[0], slots, rate, done + 1.0)
+        return weight, *(new[slot] for slot in self._rule.slots)
 
     def _reread(self, variable: Any, slots: Mapping[str, Any], new: Mapping[str, Any], rate: Any, step: Any) -> Any:
         """Assigns the slots and computes the weight from what is read back: wrong under the all-reduce combiner."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.engine import packing
 from runner.engine.base import Collective
 from runner.errors import EngineError
 from runner.layout import Placement
@@ -42,10 +43,14 @@ _MERGED = "CombinedReduceUpdateSlice"  # how DTensor's combiner names the nodes 
 
 @dataclass(frozen=True)
 class _Member:
-    """One tensor that a collective carries: several where DTensor merged all-reduces."""
+    """One tensor that a collective carries: several where all-reduces were merged, by DTensor or by the packing.
+
+    The origin is known where the engine packed it; else the name tells it.
+    """
 
     name: str
     shape: tuple[int, ...]
+    origin: str = ""
 
 
 def function_names() -> frozenset[str]:
@@ -61,6 +66,7 @@ def collectives(
     axes: Mapping[str, int],
     placements: Mapping[str, Placement],
     data_axes: Collection[str],
+    packed: packing.Packing | None = None,
 ) -> list[Collective]:
     """Counts the collectives of one training step.
 
@@ -70,6 +76,7 @@ def collectives(
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
       placements: of every variable, by canonical path; collectives are put down to these and to their layers.
       data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
+      packed: how the gradients lie in the vector that is summed, where they do.
 
     Returns:
       One entry a tensor that is communicated. A merged all-reduce is counted at its first tensor, the others have a
@@ -86,7 +93,7 @@ def collectives(
     for nodes, node in _collective_nodes(min(bodies, key=len), set()):
         axis = _axis(nodes, node, axes)
         if axis:  # a group of one device communicates nothing
-            found += _read(nodes, node, axis, axes, origins)
+            found += _read(nodes, node, axis, axes, origins, packed)
     return found
 
 
@@ -108,7 +115,12 @@ def _collective_nodes(function: str, seen: set[str]) -> Iterator[tuple[dict[str,
 
 
 def _read(
-    nodes: Mapping[str, Any], node: Any, axis: str, axes: Mapping[str, int], origins: _Origins
+    nodes: Mapping[str, Any],
+    node: Any,
+    axis: str,
+    axes: Mapping[str, int],
+    origins: _Origins,
+    packed: packing.Packing | None,
 ) -> Iterator[Collective]:
     import tensorflow as tf
 
@@ -119,9 +131,11 @@ def _read(
     # A reduce-scatter gives one device a part of what it put in.
     share = math.prod(axes[name] for name in axis.split("+")) if node.op == "CollectiveReduceScatterV2" else 1
     members = _members(nodes, node) or [_Member(node.name, whole)]
+    if packed is not None and f"/{packing.SCOPE}/" in node.name:
+        members = [_Member(node.name, shape, path) for path, shape in zip(packed.paths, packed.shapes, strict=True)]
     for index, member in enumerate(members):
         phase = _phase(member.name)
-        origin = origins.of(member, phase, axis)
+        origin = member.origin or origins.of(member, phase, axis)
         size = math.prod(member.shape) * width * share
         yield Collective(kind, axis, phase, origin, int(index == 0), size, counted=True)
     padding = math.prod(whole) - sum(math.prod(member.shape) for member in members)
@@ -205,7 +219,8 @@ def _phase(name: str) -> str:
         return "update"
     # A tape adds up the gradients of what several layers use under no layer's name; DTensor appends numbers.
     summed = re.match(r"[^/]+/AddN(_\d+)*(/DTensor|$)", name) is not None
-    return "backward" if summed or "gradient_tape/" in name else "forward"
+    packed = f"/{packing.SCOPE}/" in name
+    return "backward" if summed or packed or "gradient_tape/" in name else "forward"
 
 
 class _Origins:

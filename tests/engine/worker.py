@@ -27,7 +27,13 @@ def on_mesh(axes: dict[str, int], run: dict[str, Any], combine: bool) -> dict[st
     batches = cases.batches()
     losses = engine.train_steps(engine.place(batches), 0).read().loss
     evaluation = engine.evaluate([take(batches, 0)])
-    extra = {"loss": losses, "eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.confusion}
+    packed = np.asarray(engine._steps.packing is not None)
+    extra = {
+        "packed": packed,
+        "loss": losses,
+        "eval/loss": np.asarray(evaluation.loss),
+        "eval/confusion": evaluation.confusion,
+    }
     return {**initial, **engine.state(), **extra}
 
 

@@ -13,18 +13,19 @@ from runner.verify import worker
 def stale_moments() -> None:
     """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
     from runner import optimizer
-    from runner.engine import dtensor_step
+    from runner.engine import dtensor_engine, dtensor_step
 
-    def update(self: Any, gradients: list[Any], done: Any) -> None:
+    def update(self: Any, gradients: list[Any], done: Any, factor: Any) -> None:
         import tensorflow as tf
 
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf)
+        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf) * factor
         for path, gradient in zip(self._held.trained, gradients, strict=True):
             variable = self._held.variables[path]
             slot = self._held.slots[f"optimizer/momentum/{path}"]
             slot.assign(-gradient * rate + slot * self._config.optimizer.momentum)
             variable.assign_add(slot)
 
+    dtensor_engine.packing = lambda *_: None
     dtensor_step.check_order = lambda *_: None
     dtensor_step.Steps._update = update  # type: ignore[method-assign]
 
