@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,6 +128,22 @@ class VariableInfo:
     bytes_per_device: int
 
 
+IMAGES = "(images)"  # stands for the layer that gives the model its inputs
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """What one layer takes.
+
+    Attributes:
+      layer: canonical path of the layer that gives it; `IMAGES`; empty where the engine does not tell.
+      shape: of the whole input for one global batch.
+    """
+
+    layer: str
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class LayerOutput:
     """What one layer gives, for the plan's activations and operations.
@@ -137,12 +153,14 @@ class LayerOutput:
       kind: the layer's class, as `Dense`.
       shape: of the whole output for one global batch.
       dtype: as `float32`.
+      inputs: of which the layer makes it.
     """
 
     layer: str
     kind: str
     shape: tuple[int, ...]
     dtype: str
+    inputs: tuple[LayerInput, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +242,10 @@ class Engine(Protocol):
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one global batch, in the model's order."""
+        ...
+
+    def used_whole(self) -> Collection[str]:
+        """Returns the paths of variables that operations need whole on each device, however they are stored."""
         ...
 
     def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.engine.base import Array, DataSpec, LayerOutput
+from runner.engine.base import IMAGES, Array, DataSpec, LayerInput, LayerOutput
 from runner.engine.dtensor_engine import DTensorEngine, Source
 from runner.errors import ConfigError
 from runner.model import target
@@ -70,10 +70,12 @@ class ModuleFactory:
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
         """Returns what every layer gives for a batch."""
-        return [
-            LayerOutput(layer.name, type(layer).__name__, (batch, int(layer.bias.shape[0])), "float32")
-            for layer in self.plain().layers
-        ]
+        found: list[LayerOutput] = []
+        for layer in self.plain().layers:
+            inputs, outputs = (int(size) for size in layer.kernel.shape)
+            taken = LayerInput(found[-1].layer if found else IMAGES, (batch, inputs))
+            found.append(LayerOutput(layer.name, type(layer).__name__, (batch, outputs), "float32", (taken,)))
+        return found
 
     def exported(self, values: Mapping[str, Array]) -> Any:
         """Returns the same network of tf_keras's layers, with these weights."""

@@ -250,8 +250,16 @@ class DTensorEngine:
         if self._train is None:
             raise EngineError("the step's collectives are asked for before it was compiled")
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
+        axes, names = self._config.mesh.axes, {path: variable.name for path, variable in self._variables.items()}
         return program.collectives(
-            self._steps.loop, self._before, self._config.mesh.axes, self.placements, data_axes, self._steps.packing
+            self._steps.loop,
+            self._before,
+            axes,
+            self.placements,
+            names,
+            self._trained,
+            data_axes,
+            self._steps.packing,
         )
 
     def _train_inputs(
@@ -323,6 +331,10 @@ class DTensorEngine:
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one global batch, in the order of the calls."""
         return self._source.layer_outputs(self._config.dataset.batch_size)
+
+    def used_whole(self) -> set[str]:
+        """Returns the paths of variables that operations need whole."""
+        return self._source.whole(self._model)
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as DTensor holds them."""

@@ -344,6 +344,10 @@ class JaxEngine:
 
         return layer_outputs(self._model, self._config.dataset.batch_size, self._data)
 
+    def used_whole(self) -> set[str]:
+        """Returns nothing: XLA splits every operation."""
+        return set()
+
     def image_pieces(self) -> dict[int, tuple[tuple[int, int], ...]]:
         """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
         shape = (self._config.dataset.batch_size, *self._data.input_shape)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from runner.engine.base import DataSpec, LayerOutput
+from runner.engine.outputs import Outputs
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
@@ -217,18 +218,21 @@ def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
     import jax
     import keras
 
-    found: list[LayerOutput] = []
-    names = Names(model).layers
+    names, noted = Names(model).layers, list[Outputs]()
 
     def recorded(layer: Any, call: Any) -> Any:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             outputs = call(*args, **kwargs)
-            for output in jax.tree.leaves(outputs):
-                path = names.get(id(layer), layer_path(layer.name))
-                found.append(LayerOutput(path, type(layer).__name__, tuple(output.shape), str(output.dtype)))
+            path = names.get(id(layer), layer_path(layer.name))
+            taken, given = (filter(_is_tensor, jax.tree.leaves(each)) for each in ((args, kwargs), outputs))
+            noted[0].note(path, type(layer).__name__, taken, given)
             return outputs
 
         return wrapped
+
+    def called(state: Any, images: Any) -> Any:
+        noted.append(Outputs(images))
+        return model.stateless_call(*state, images, training=False)
 
     layers = [
         each for each in model._flatten_layers(include_self=False) if not isinstance(each, keras.layers.InputLayer)
@@ -242,8 +246,12 @@ def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
             for each in (model.trainable_variables, model.non_trainable_variables)
         ]
         images = jax.ShapeDtypeStruct((batch, *data.input_shape), "float32")
-        jax.eval_shape(lambda held, x: model.stateless_call(*held, x, training=False), state, images)
+        jax.eval_shape(called, state, images)
     finally:
         for layer in layers:
             vars(layer).pop("call", None)
-    return found
+    return noted[0].found
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from runner.engine.base import Array, DataSpec, LayerOutput
+from runner.engine.base import IMAGES, Array, DataSpec, LayerInput, LayerOutput
+from runner.engine.outputs import Outputs
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
@@ -66,29 +67,32 @@ def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
     """Returns what each layer gives for a batch, in the order of the calls.
 
     Args:
-      model: built; a functional one knows its shapes, another one is traced, on one device.
+      model: built; a functional one that calls each layer once knows its shapes, another one is traced, on one device.
       batch: examples.
       data: shapes of the images.
     """
     import tensorflow as tf
     import tf_keras
 
-    if _is_functional(model) and not any(_is_functional(layer) for layer in model.layers):
+    nested = any(_is_functional(layer) or len(layer._inbound_nodes) > 1 for layer in model.layers)
+    if _is_functional(model) and not nested:
         return [output for layer in model.layers for output in _known_outputs(layer, batch)]
-    found: list[LayerOutput] = []
     layers = [layer for layer in model.submodules if isinstance(layer, tf_keras.layers.Layer)]
-    paths = _layer_paths(model)
+    paths, noted = _layer_paths(model), list[Outputs]()
 
     def recorded(layer: Any, call: Any) -> Any:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             outputs = call(*args, **kwargs)
-            for output in tf.nest.flatten(outputs):
-                if isinstance(output, tf.Tensor):
-                    path = paths.get(id(layer), layer_path(layer.name))
-                    found.append(LayerOutput(path, type(layer).__name__, tuple(output.shape), output.dtype.name))
+            path = paths.get(id(layer), layer_path(layer.name))
+            taken, given = (filter(tf.is_tensor, tf.nest.flatten(each)) for each in ((args, kwargs), outputs))
+            noted[0].note(path, type(layer).__name__, taken, given)
             return outputs
 
         return wrapped
+
+    def called(images: Any) -> Any:
+        noted.append(Outputs(images))
+        return model(images, training=False)
 
     calls = {id(layer): layer.call for layer in layers}
     try:
@@ -96,22 +100,29 @@ def layer_outputs(model: Any, batch: int, data: DataSpec) -> list[LayerOutput]:
             if not isinstance(layer, tf_keras.layers.InputLayer):
                 layer.call = recorded(layer, tf.autograph.experimental.do_not_convert(calls[id(layer)]))
         signature = tf.TensorSpec((batch, *data.input_shape), tf.float32)
-        tf.function(lambda x: model(x, training=False)).get_concrete_function(signature)
+        tf.function(called).get_concrete_function(signature)
     finally:
         for layer in layers:
             layer.call = calls[id(layer)]
-    return found
+    return noted[0].found
 
 
 def _known_outputs(layer: Any, batch: int) -> Iterator[LayerOutput]:
     import tensorflow as tf
     import tf_keras
 
+    def shape(tensor: Any) -> tuple[int, ...]:
+        return tuple(batch if dim is None else dim for dim in tensor.shape)
+
+    def giver(tensor: Any) -> str:
+        held = tensor._keras_history.layer
+        return IMAGES if isinstance(held, tf_keras.layers.InputLayer) else layer_path(held.name)
+
     if isinstance(layer, tf_keras.layers.InputLayer):
         return
+    inputs = tuple(LayerInput(giver(each), shape(each)) for each in tf.nest.flatten(layer.input))
     for output in tf.nest.flatten(layer.output):
-        shape = tuple(batch if dim is None else dim for dim in output.shape)
-        yield LayerOutput(layer_path(layer.name), type(layer).__name__, shape, output.dtype.name)
+        yield LayerOutput(layer_path(layer.name), type(layer).__name__, shape(output), output.dtype.name, inputs)
 
 
 def _layer_paths(model: Any) -> dict[int, str]:

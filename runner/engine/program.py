@@ -18,6 +18,7 @@ import numpy as np
 
 from runner.engine import packing
 from runner.engine.base import Collective
+from runner.engine.storage import SCOPE as GATHER_SCOPE
 from runner.errors import EngineError
 from runner.layout import Placement
 
@@ -65,6 +66,8 @@ def collectives(
     before: frozenset[str],
     axes: Mapping[str, int],
     placements: Mapping[str, Placement],
+    names: Mapping[str, str],
+    trained: Collection[str],
     data_axes: Collection[str],
     packed: packing.Packing | None = None,
 ) -> list[Collective]:
@@ -75,6 +78,8 @@ def collectives(
       before: names of the functions that were there before the loop was compiled.
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
       placements: of every variable, by canonical path; collectives are put down to these and to their layers.
+      names: canonical path to the variable's own name, which begins as the nodes of its layer do.
+      trained: paths of the variables that have gradients.
       data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
       packed: how the gradients lie in the vector that is summed, where they do.
 
@@ -88,7 +93,7 @@ def collectives(
     bodies = [name for name in function_names() - before if name.startswith(f"{loop}_") and name.endswith("_body")]
     if not bodies:
         raise EngineError(f"TensorFlow holds no body of the loop {loop}; was the step compiled?")
-    origins = _Origins(placements, axes, data_axes)
+    origins = _Origins(placements, names, trained, axes, data_axes)
     found: list[Collective] = []
     for nodes, node in _collective_nodes(min(bodies, key=len), set()):
         axis = _axis(nodes, node, axes)
@@ -227,13 +232,20 @@ class _Origins:
     """Finds the variable or layer that a collective serves, by its node's name and its shape."""
 
     def __init__(
-        self, placements: Mapping[str, Placement], axes: Mapping[str, int], data_axes: Collection[str]
+        self,
+        placements: Mapping[str, Placement],
+        names: Mapping[str, str],
+        trained: Collection[str],
+        axes: Mapping[str, int],
+        data_axes: Collection[str],
     ) -> None:
-        self._placements, self._axes, self._data_axes = placements, axes, set(data_axes)
+        self._placements, self._trained, self._axes = placements, set(trained), axes
+        self._data_axes = set(data_axes)
         self._layers: dict[str, list[str]] = {}
         for path in placements:
-            # A layer's name is all that a node tells, and stands for the path: `block_0.norm` for `block_0/norm`.
-            self._layers.setdefault(path.rpartition("/")[0].replace(".", "/"), []).append(path)
+            # A node tells the layers' names: `block_0.norm` for `block_0/norm`, `m/dense_1` for an attribute's path.
+            scope = names.get(path, "").rpartition("/")[0] or path.rpartition("/")[0]
+            self._layers.setdefault(scope.replace(".", "/"), []).append(path)
         self._claimed: set[tuple[str, str, str]] = set()
 
     def of(self, member: _Member, phase: str, axis: str) -> str:
@@ -246,11 +258,11 @@ class _Origins:
         if not inside:
             return ""
         layer = max(inside, key=len)
-        if phase == "forward" and "ReadVariableOp" not in member.name and "gather/" not in member.name:
-            return self._name(layer)  # the forward pass reduces outputs; it communicates variables where it reads them
-        if not self._data_axes & set(axis.split("+")):
-            return self._name(layer)
-        return self._variable(layer, member, phase, axis) or self._name(layer)
+        if phase == "forward":  # it reduces outputs, and communicates variables where it reads them
+            of_variable = "ReadVariableOp" in member.name or f"{GATHER_SCOPE}/" in member.name
+        else:
+            of_variable = bool(self._data_axes & set(axis.split("+")))
+        return (self._variable(layer, member, phase, axis) if of_variable else None) or self._name(layer)
 
     def _name(self, layer: str) -> str:
         """Returns a layer's canonical path."""
@@ -258,7 +270,7 @@ class _Origins:
 
     def _variable(self, layer: str, member: _Member, phase: str, axis: str) -> str | None:
         used = axis.split("+")
-        paths = self._layers[layer]
+        paths = [path for path in self._layers[layer] if phase != "backward" or path in self._trained]
         exact = [path for path in paths if _no_ones(member.shape) in self._shapes(path, used)]
         fits = exact or [path for path in paths if self._is_part(member.shape, path)]
         # Layer normalisation's two vectors have one shape: the operation tells them apart, else the order.

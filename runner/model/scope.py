@@ -85,11 +85,15 @@ def lay(x: Any, spec: _Wanted, back: _Wanted | None = None) -> Any:
 
     if back is None:
         return placed(x, spec)
-    returned = back
+    returned, caller = back, tf.get_current_name_scope()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def both(value: Any) -> Any:
-        return placed(placed(value, returned), spec), lambda gradient: placed(placed(gradient, spec), returned)
+        def back_again(gradient: Any) -> Any:
+            with tf.name_scope(f"gradient_tape/{caller}/"):  # as a tape names what it makes, for the plan
+                return placed(placed(gradient, spec), returned)
+
+        return placed(placed(value, returned), spec), back_again
 
     return both(x)
 

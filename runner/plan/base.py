@@ -129,7 +129,7 @@ class Plan:
       axes: mesh axis to size.
       batch_size: global.
       variables: in the model's order.
-      layers: in the model's order; those that have variables.
+      layers: in the model's order.
       totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass).
       traffic: forward, backward, update.
       rates: what times are reckoned with.

@@ -1,21 +1,21 @@
-"""What a layout costs, reckoned from shapes alone: activations, operations and collectives. Imports no TensorFlow.
+"""What a layer holds and computes, reckoned from shapes alone. Imports no TensorFlow.
 
-The rules of a training step on a mesh: a data axis splits the batch (or an image's height or width), so that gradients
-are summed over it; a kernel's rows split over another axis leave partial sums of the outputs, its columns partial sums
-of the inputs' gradients; a variable stored in parts over a data axis is put together for use. What a framework moves
-beyond that, as between layers whose splits do not fit each other, is only in its program.
+A layer's output is split as its inputs are, over the batch and over an image's height and width, and by columns where
+its kernel is. What an engine needs whole, as a convolution on DTensor its kernel and its images, each device computes.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine.base import Collective, LayerOutput
+from runner.engine.base import IMAGES, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
 
-_TRAINING = 3  # a backward pass costs twice the forward pass: gradients of inputs and of weights
+_PRODUCT = 2  # a multiplication and an addition
+_IMAGE_RANK, _TOKENS_RANK = 4, 3
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Step:
       axes: mesh axis to size.
       image: the spec of the images: batch, height, width, channel.
       width: bytes of one number of a variable, by path.
+      whole: paths of variables that operations need whole; a kernel of these is applied to whole images.
     """
 
     placements: Mapping[str, Placement]
@@ -37,25 +38,47 @@ class Step:
     axes: Mapping[str, int]
     image: Spec
     width: Mapping[str, int]
+    whole: Collection[str] = ()
 
-    @property
+    @functools.cached_property
     def data_axes(self) -> set[str]:
         """Axes that split the inputs."""
         return {axis for axis in self.image if axis}
 
+    @functools.cached_property
+    def by_layer(self) -> dict[str, LayerOutput]:
+        """Layer to its first output."""
+        return {output.layer: output for output in reversed(self.outputs)}
+
+    @functools.cached_property
+    def _of_layer(self) -> dict[str, list[Placement]]:
+        found: dict[str, list[Placement]] = {}
+        for path, held in self.placements.items():
+            found.setdefault(path.rpartition("/")[0], []).append(held)
+        return found
+
     def variables(self, layer: str) -> list[Placement]:
         """Returns the placements of a layer's own variables."""
-        return [held for path, held in self.placements.items() if path.rpartition("/")[0] == layer]
+        return self._of_layer.get(layer, [])
 
     def kernels(self, layer: str) -> list[Placement]:
         """Returns those that multiply the layer's inputs."""
-        named = [held for held in self.variables(layer) if "kernel" in held.path.rpartition("/")[2]]
-        return [held for held in named if len(held.shape) >= 2]
+        return _kernels(self.variables(layer))
+
+    def inner_kernels(self, layer: str) -> list[Placement]:
+        """Returns those of the layers inside a layer that is known as one, as a stock attention's projections."""
+        inside = (each for name, each in self._of_layer.items() if name.startswith(f"{layer}/"))
+        return [
+            held for each in inside for held in _kernels(each) if held.path.rpartition("/")[0] not in self.by_layer
+        ]
+
+    def used_spec(self, held: Placement) -> Spec:
+        """Returns how a variable is split where layers use it: whole over data axes, in parts over others."""
+        return tuple(None if axis in self.data_axes or held.path in self.whole else axis for axis in held.spec)
 
     def used_shape(self, held: Placement) -> tuple[int, ...]:
-        """Returns a device's shape of a variable as layers use it: whole over data axes, in parts over others."""
-        spec = tuple(None if axis in self.data_axes else axis for axis in held.spec)
-        return Placement(held.path, held.shape, spec, None).shard_shape(self.axes)
+        """Returns a device's shape of a variable as layers use it."""
+        return Placement(held.path, held.shape, self.used_spec(held), None).shard_shape(self.axes)
 
     def shards(self, axes: Iterable[str | None]) -> int:
         """Returns into how many parts these axes cut."""
@@ -66,31 +89,77 @@ class Step:
         chosen = set(axes)
         return "+".join(axis for axis, size in self.axes.items() if axis in chosen and size > 1)
 
+    def fitting(self, shape: Sequence[int], spec: Sequence[str | None]) -> Spec:
+        """Returns a spec with null for each axis that does not divide its dim."""
+        return tuple(a if a and dim % self.axes[a] == 0 else None for dim, a in zip(shape, spec, strict=True))
+
+    def is_trained_before(self, output: LayerOutput) -> bool:
+        """Tells whether a layer's inputs depend on trained variables, so that it computes their gradient."""
+        if not output.inputs or any(not each.layer for each in output.inputs):  # not known: all but the first layer
+            first = next((each.layer for each in self.outputs if self.kernels(each.layer)), None)
+            return output.layer != first
+        return any(self._trains(each.layer) for each in output.inputs)
+
+    def _trains(self, layer: str) -> bool:
+        seen, stack = set[str](), [layer]
+        while stack:
+            name = stack.pop()
+            if name in seen or name not in self.by_layer:
+                continue
+            seen.add(name)
+            inner = [
+                held for each, helds in self._of_layer.items() if f"{each}/".startswith(f"{name}/") for held in helds
+            ]
+            if any(held.path in self.trained for held in inner):
+                return True
+            stack += [each.layer for each in self.by_layer[name].inputs]
+        return False
+
+
+def _kernels(variables: Iterable[Placement]) -> list[Placement]:
+    named = [held for held in variables if "kernel" in held.path.rpartition("/")[2]]
+    return [held for held in named if len(held.shape) >= 2]
+
 
 def features(output: LayerOutput, kernel: Placement) -> int:
     """Returns how many of a kernel's last dims are dims of the output: two for (dim, heads, head dim), else one."""
-    return 2 if len(kernel.shape) == 3 and len(output.shape) == 4 and not _spatial(output) else 1
+    return 2 if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind else 1
 
 
-def _spatial(output: LayerOutput) -> bool:
-    return len(output.shape) == 4 and "Dense" not in output.kind and "Attention" not in output.kind
+def makes_images(step: Step, output: LayerOutput) -> bool:
+    """Tells whether an output is (batch, height, width, channel), not tokens with heads."""
+    if len(output.shape) != _IMAGE_RANK:
+        return False
+    taken = output.inputs[0] if output.inputs else LayerInput("", ())
+    if taken.layer == IMAGES:
+        return True
+    if taken.layer in step.by_layer:
+        return makes_images(step, step.by_layer[taken.layer])
+    return "Dense" not in output.kind and "Attention" not in output.kind  # the engine does not tell
 
 
 def output_spec(step: Step, output: LayerOutput) -> Spec:
-    """Returns how a layer's output is split: the batch and an image's height and width as the inputs', columns as the
-    kernel's.
-    """
-    spec: list[str | None] = [step.image[0] if step.image else None, *[None] * (len(output.shape) - 1)]
-    if _spatial(output):
+    """Returns how a layer's output is split: columns as its kernel's, all else as its input's."""
+    taken, rank = output.inputs[:1], len(output.shape)
+    kernels = step.kernels(output.layer)
+    if not kernels and taken and taken[0].shape == output.shape and taken[0].layer in step.by_layer:
+        return output_spec(step, step.by_layer[taken[0].layer])
+    spec: list[str | None] = [step.image[0] if step.image else None, *[None] * (rank - 1)]
+    if makes_images(step, output):
         spec[1:3] = step.image[1:3]
-    for kernel in step.kernels(output.layer):
+    for kernel in kernels:
         count = features(output, kernel)
-        columns = [axis if axis not in step.data_axes else None for axis in kernel.spec[-count:]]
-        spec[-count:] = columns
-    fits = [
-        axis if axis and dim % step.axes[axis] == 0 else None for dim, axis in zip(output.shape, spec, strict=True)
-    ]
-    return tuple(fits)
+        spec[-count:] = step.used_spec(kernel)[-count:]
+    return step.fitting(output.shape, spec)
+
+
+def input_spec(step: Step, taken: LayerInput) -> Spec:
+    """Returns how what a layer takes is split."""
+    if taken.layer in step.by_layer:
+        return output_spec(step, step.by_layer[taken.layer])
+    is_image = len(taken.shape) == _IMAGE_RANK
+    spec = step.image if is_image else (*step.image[:1], *[None] * (len(taken.shape) - 1))
+    return step.fitting(taken.shape, spec)
 
 
 def output_bytes(step: Step, output: LayerOutput, width: int) -> int:
@@ -101,63 +170,35 @@ def output_bytes(step: Step, output: LayerOutput, width: int) -> int:
 def flops(step: Step, output: LayerOutput) -> int:
     """Returns a device's operations in a layer for one training step.
 
-    Two an entry of the kernel and a position of the output (a multiplication and an addition) forward, three times
-    that with the backward pass; activations, normalisation and attention's scores are left out.
+    Two an entry of a kernel and a position of the output (a multiplication and an addition), for the output, for the
+    kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalisation and
+    additions are left out.
     """
+    products = 3 if step.is_trained_before(output) else 2
     total = 0
     for kernel in step.kernels(output.layer):
         count = features(output, kernel)
-        positions = math.prod(output.shape[:-count])
-        data = step.shards(axis for axis in output_spec(step, output)[:-count] if axis in step.data_axes)
-        total += _TRAINING * 2 * math.prod(step.used_shape(kernel)) * positions // data
-    return total
+        split = output_spec(step, output)[:1] if kernel.path in step.whole else output_spec(step, output)[:-count]
+        positions = math.prod(output.shape[:-count]) // step.shards(axis for axis in split if axis in step.data_axes)
+        total += products * _PRODUCT * math.prod(step.used_shape(kernel)) * positions
+    inner = step.inner_kernels(output.layer)
+    tokens = math.prod(output.shape[:-1]) // step.shards(output_spec(step, output)[:-1])
+    total += sum(products * _PRODUCT * math.prod(step.used_shape(kernel)) * tokens for kernel in inner)
+    return total + _attention(step, output, inner)
 
 
-def collectives(step: Step) -> list[Collective]:
-    """Returns what one training step communicates, each tensor by itself (a framework may merge some)."""
-    found: list[Collective] = []
-    outputs = {output.layer: output for output in step.outputs}
-    for path, held in step.placements.items():
-        output = outputs.get(path.rpartition("/")[0])
-        found += _of_variable(step, held, output)
-    first = next((output.layer for output in step.outputs if step.kernels(output.layer)), None)
-    before: tuple[int, ...] = ()
-    for output in step.outputs:
-        for kernel in step.kernels(output.layer):
-            # Query, key and value use one input, whose gradients are added before they are summed over devices.
-            shared = len(kernel.shape) == 3 and features(output, kernel) == 2 and kernel.shape == before
-            found += _of_kernel(step, kernel, output, needs_input=output.layer != first and not shared)
-            before = kernel.shape
-    return found
+def _attention(step: Step, output: LayerOutput, inner: Sequence[Placement]) -> int:
+    """Returns the operations of scores and of their product with the values, forward and both gradients.
 
-
-def _of_variable(step: Step, held: Placement, output: LayerOutput | None) -> list[Collective]:
-    """The gathering of a variable stored in parts, and the sum of its gradient."""
-    size = math.prod(step.used_shape(held)) * step.width[held.path]
-    stored = step.joined(axis for axis in held.spec if axis in step.data_axes)
-    found = [Collective("all_gather", stored, "forward", held.path, 1, size, counted=False)] if stored else []
-    spec = output_spec(step, output) if output is not None else step.image[:1]
-    summed = step.joined(axis for axis in spec if axis in step.data_axes)
-    if summed and held.path in step.trained:
-        found.append(Collective("all_reduce", summed, "backward", held.path, 1, size, counted=False))
-    return found
-
-
-def _of_kernel(step: Step, kernel: Placement, output: LayerOutput, *, needs_input: bool) -> list[Collective]:
-    """The sum of partial outputs that split rows leave, and of partial input gradients that split columns leave."""
-    count = features(output, kernel)
-    rows = step.joined(axis for axis in kernel.spec[:-count] if axis not in step.data_axes)
-    columns = step.joined(axis for axis in kernel.spec[-count:] if axis not in step.data_axes)
-    width, found = step.width[kernel.path], []
-    if rows:
-        size = output_bytes(step, output, width)
-        found.append(Collective("all_reduce", rows, "forward", output.layer, 1, size, counted=False))
-    if columns and needs_input:
-        spec = output_spec(step, output)[:-count]
-        positions = math.prod(output.shape[:-count]) // step.shards(spec)
-        inputs = math.prod(step.used_shape(kernel)[:-count])
-        if "Conv" in output.kind:  # a window's rows and columns are no dims of the input
-            inputs = step.used_shape(kernel)[-2]
-        size = positions * inputs * width
-        found.append(Collective("all_reduce", columns, "backward", output.layer, 1, size, counted=False))
-    return found
+    Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), or of a stock attention layer.
+    """
+    shapes = [taken.shape for taken in output.inputs]
+    if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and not makes_images(step, output):
+        (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], step.shards(output_spec(step, output))
+    elif "Attention" in output.kind and shapes and (held := next((k for k in inner if len(k.shape) == 3), None)):
+        queries, keys = shapes[0][1], shapes[-1][1]
+        heads, size = held.shape[1:]
+        devices = step.shards(output_spec(step, output)[:1]) * step.shards(step.used_spec(held))
+    else:
+        return 0
+    return 2 * 3 * _PRODUCT * output.shape[0] * heads * queries * keys * size // devices

@@ -11,6 +11,7 @@ from runner import layout
 from runner.engine.base import Collective, Engine, VariableInfo
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
+from runner.plan.moved import collectives
 from runner.plan.rates import rates, traffic
 from runner.schema import RunConfig
 
@@ -29,21 +30,13 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
     Returns:
       The plan; collectives are counted in the engine's program, or estimated where it can't be read.
     """
-    held = engine.variables()
+    held, step = engine.variables(), step_of(config, engine)
     model = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in model}
-    step = estimate.Step(
-        placements=engine.placements,
-        trained=set(engine.trained),
-        outputs=engine.layer_outputs(),
-        axes=config.mesh.axes,
-        image=tuple(config.layout.inputs["image"]),
-        width={path: np.dtype(info.dtype).itemsize for path, info in model.items()},
-    )
     try:
         moved = engine.collectives()
     except NotImplementedError:
-        moved = estimate.collectives(step)
+        moved = collectives(step)
     layers = tuple(_layer(step, index) for index in range(len(step.outputs)))
     at = rates(config.plan, config.mesh)
     return Plan(
@@ -59,6 +52,25 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
         warnings=tuple(layout.lint(config.layout, _shapes(engine), config.mesh.axes)),
         proposed=_proposed(config, engine),
+    )
+
+
+def step_of(config: RunConfig, engine: Engine) -> estimate.Step:
+    """Returns what the estimates are made of.
+
+    Args:
+      config: checked.
+      engine: built.
+    """
+    held = engine.variables()
+    return estimate.Step(
+        placements=engine.placements,
+        trained=set(engine.trained),
+        outputs=engine.layer_outputs(),
+        axes=config.mesh.axes,
+        image=tuple(config.layout.inputs["image"]),
+        width={path: np.dtype(held[path].dtype).itemsize for path in engine.placements},
+        whole=engine.used_whole(),
     )
 
 

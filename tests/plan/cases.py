@@ -1,13 +1,18 @@
-"""Layouts of the MLP 784-128-10 that the counted and the estimated plan are compared on, and hand-made plans."""
+"""Models and layouts that the counted and the estimated plan are compared on, and hand-made plans."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from runner import paths
 from runner.engine.base import LayerOutput
 from runner.layout import Placement
 from runner.plan.base import LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.estimate import Step
+from runner.schema import LayoutConfig, RunConfig
+from tests.engine import cases as engines
 
 BATCH = 128
 IMAGE = ("batch", None, None, None)
@@ -18,7 +23,49 @@ LAYOUTS: dict[str, tuple[dict[str, int], list[Any]]] = {
     "column_row": ({"batch": 4, "model": 2}, COLUMN_ROW),
     "one_device_of_batch": ({"batch": 1, "model": 8}, COLUMN_ROW),
 }
+MESHES = {
+    "batch8": {"batch": 8},
+    "batch4_model2": {"batch": 4, "model": 2},
+    "batch2_model4": {"batch": 2, "model": 4},
+    "batch4_height2": {"batch": 4, "height": 2},
+    "batch2_height2_width2": {"batch": 2, "height": 2, "width": 2},
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp": ("runner.model.mlp.sequential", {"hidden": [128, 64]}),
+    "convnet": ("runner.model.convnet.build", {}),
+    "resnet": ("runner.model.resnet.build", {"widths": [8, 16]}),
+    "vit": ("runner.model.vit.build", {"depth": 1, "dim": 32, "mlp": 64}),
+}
+# Model, mesh and layout, where what is estimated must be what the program holds.
+EXACT = [
+    ("mlp", "batch8", "fsdp"),
+    ("mlp", "batch2_model4", "fsdp_megatron"),
+    ("mlp", "batch4_model2", "auto"),
+    ("convnet", "batch8", "fsdp"),
+    ("convnet", "batch4_model2", "auto"),
+    ("convnet", "batch4_height2", "fsdp_spatial"),
+    ("resnet", "batch8", "replicated"),
+    ("resnet", "batch4_model2", "megatron"),
+    ("resnet", "batch2_height2_width2", "spatial2d"),
+    ("vit", "batch8", "replicated"),
+    ("vit", "batch4_model2", "megatron"),
+    ("vit", "batch2_model4", "fsdp_megatron"),
+    ("vit", "batch4_height2", "fsdp_spatial"),
+    ("vit", "batch2_height2_width2", "spatial2d"),
+]
 _SHAPES = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/kernel": (128, 10), "d2/bias": (10,)}
+
+
+def config(model: str, mesh: str, preset: str) -> RunConfig:
+    """Returns the config of a small model under a preset of layouts."""
+    target, options = MODELS[model]
+    made = engines.config(MESHES[mesh], target=target)
+    made.model.options = dict(options)
+    content = OmegaConf.load(paths.conf_dir() / "layout" / f"{preset}.yaml")
+    held = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(LayoutConfig), content))
+    assert isinstance(held, LayoutConfig)
+    made.layout, made.dataset.batch_size, made.engine.canary = held, 32, False
+    return made
 
 
 def step(axes: dict[str, int], rules: list[Any]) -> Step:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.engine.base import Collective, LayerOutput
+from runner.engine.base import IMAGES, Collective, LayerInput, LayerOutput
 from runner.layout import Placement
-from runner.plan import estimate
+from runner.plan import estimate, moved
 from runner.plan.base import Rates
 from runner.plan.rates import ring_factor, traffic
 from tests.plan import cases
@@ -17,7 +17,7 @@ def words(found: list[Collective]) -> set[tuple[str, str, str, str, int]]:
 
 
 def test_replicated_variables_cost_one_all_reduce_of_each_gradient() -> None:
-    found = estimate.collectives(cases.step(*cases.LAYOUTS["replicated"]))
+    found = moved.collectives(cases.step(*cases.LAYOUTS["replicated"]))
     assert words(found) == {
         ("all_reduce", "batch", "backward", "d1/kernel", 784 * 128 * 4),
         ("all_reduce", "batch", "backward", "d1/bias", 512),
@@ -28,26 +28,26 @@ def test_replicated_variables_cost_one_all_reduce_of_each_gradient() -> None:
 
 
 def test_a_variable_stored_in_parts_over_a_data_axis_is_gathered_and_its_whole_gradient_reduced() -> None:
-    found = words(estimate.collectives(cases.step(*cases.LAYOUTS["kernels_over_batch"])))
+    found = words(moved.collectives(cases.step(*cases.LAYOUTS["kernels_over_batch"])))
     assert ("all_gather", "batch", "forward", "d1/kernel", 784 * 128 * 4) in found
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 128 * 4) in found
     assert len(found) == 6
 
 
 def test_split_columns_then_split_rows_cost_one_all_reduce_of_the_outputs() -> None:
-    found = words(estimate.collectives(cases.step(*cases.LAYOUTS["column_row"])))
+    found = words(moved.collectives(cases.step(*cases.LAYOUTS["column_row"])))
     assert {each for each in found if each[1] == "model"} == {("all_reduce", "model", "forward", "d2", 32 * 10 * 4)}
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 64 * 4) in found
 
 
 def test_split_columns_cost_an_all_reduce_of_the_input_gradient_but_for_the_first_layer() -> None:
     step = cases.step({"batch": 4, "model": 2}, [["d1/kernel", [None, "model"]], ["d2/kernel", [None, "model"]]])
-    moved = {each for each in words(estimate.collectives(step)) if each[1] == "model"}
-    assert moved == {("all_reduce", "model", "backward", "d2", 32 * 128 * 4)}
+    between = {each for each in words(moved.collectives(step)) if each[1] == "model"}
+    assert between == {("all_reduce", "model", "backward", "d2", 32 * 128 * 4)}
 
 
 def test_an_axis_of_one_device_costs_nothing() -> None:
-    found = words(estimate.collectives(cases.step(*cases.LAYOUTS["one_device_of_batch"])))
+    found = words(moved.collectives(cases.step(*cases.LAYOUTS["one_device_of_batch"])))
     assert found == {("all_reduce", "model", "forward", "d2", 128 * 10 * 4)}
 
 
@@ -64,10 +64,10 @@ def attention(axes: dict[str, int]) -> estimate.Step:
 
 
 def test_attention_sums_its_inputs_gradient_once_and_its_output_once() -> None:
-    found = estimate.collectives(attention({"batch": 4, "model": 2}))
-    moved = [(each.phase, each.origin, each.bytes) for each in found if each.axis == "model"]
+    found = moved.collectives(attention({"batch": 4, "model": 2}))
+    between = [(each.phase, each.origin, each.bytes) for each in found if each.axis == "model"]
     size = 16 * 16 * 32 * 4
-    assert moved == [("backward", "attention/query", size), ("forward", "attention/output", size)]
+    assert between == [("backward", "attention/query", size), ("forward", "attention/output", size)]
 
 
 def test_heads_split_the_work_of_attention() -> None:
@@ -85,15 +85,96 @@ def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_hei
     axes = {"batch": 2, "height": 2}
     step = estimate.Step({kernel.path: kernel}, {kernel.path}, [output], axes, image, {kernel.path: 4})
     assert estimate.output_spec(step, output) == ("batch", "height", None, None)
-    assert estimate.flops(step, output) == 3 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
-    (moved,) = estimate.collectives(step)
-    assert (moved.axis, moved.bytes) == ("batch+height", 3 * 3 * 8 * 16 * 4)
+    # The first layer computes no gradient of its input.
+    assert estimate.flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
+    (found,) = moved.collectives(step)
+    assert (found.axis, found.bytes) == ("batch+height", 3 * 3 * 8 * 16 * 4)
+
+
+def step(
+    outputs: list[LayerOutput], shapes: dict[str, tuple[int, ...]], image: tuple[str | None, ...]
+) -> estimate.Step:
+    """Returns a step on a mesh of 2 x 2 whose convolutions read kernels whole; moving statistics are untrained."""
+    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in shapes.items()}
+    trained = {path for path in shapes if "moving" not in path}
+    whole = {path for path, shape in shapes.items() if len(shape) == 4}
+    axes = {"batch": 2, "height": 2}
+    return estimate.Step(placements, trained, outputs, axes, image, dict.fromkeys(shapes, 4), whole)
+
+
+def between(found: list[Collective]) -> list[tuple[str, str, str, str, int]]:
+    return [(each.phase, each.kind, each.axis, each.origin, each.bytes) for each in found]
+
+
+IMAGE = LayerInput(IMAGES, (8, 16, 16, 4))
+
+
+def test_convolutions_of_split_images_gather_each_input_once_and_each_gradient_and_divide_no_work() -> None:
+    outputs = [
+        LayerOutput("a", "Conv2D", (8, 16, 16, 6), "float32", (IMAGE,)),
+        LayerOutput("b", "Conv2D", (8, 8, 8, 6), "float32", (IMAGE,)),
+    ]
+    split = step(outputs, {"a/kernel": (3, 3, 4, 6), "b/kernel": (1, 1, 4, 6)}, ("batch", "height", None, None))
+    assert between(moved.collectives(split)) == [
+        ("backward", "all_reduce", "batch", "a/kernel", 3 * 3 * 4 * 6 * 4),
+        ("backward", "all_reduce", "batch", "b/kernel", 4 * 6 * 4),
+        ("forward", "all_gather", "height", "a", 4 * 16 * 16 * 4 * 4),
+        ("backward", "all_gather", "height", "a", 4 * 16 * 16 * 6 * 4),
+        ("backward", "all_gather", "height", "b", 4 * 8 * 8 * 6 * 4),
+    ]
+    assert estimate.flops(split, outputs[0]) == 2 * 2 * (3 * 3 * 4 * 6) * (4 * 16 * 16)
+    assert estimate.output_bytes(split, outputs[0], 4) == 8 * 16 * 16 * 6 * 4 // 4
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_batch_statistics_are_two_sums_forward_and_two_backward_over_all_that_is_split(scale: bool) -> None:
+    shapes = {"n/beta": (4,), "n/moving_mean": (4,)} | ({"n/gamma": (4,)} if scale else {})
+    outputs = [LayerOutput("n", "BatchNormalization", IMAGE.shape, "float32", (IMAGE,))]
+    found = between(moved.collectives(step(outputs, shapes, ("batch", "height", None, None))))
+    assert {each[1:3] for each in found} == {("all_reduce", "batch+height")}
+    backward = {each[3] for each in found if each[0] == "backward"}
+    assert backward == {"n/beta", "n/gamma" if scale else "n"}
+    assert sorted(each[0] for each in found) == ["backward", "backward", "forward", "forward"]
+
+
+def test_two_shifts_under_one_addition_have_one_gradient() -> None:
+    taken = LayerInput(IMAGES, (8, 32))
+    outputs = [LayerOutput(name, "Dense", (8, 6), "float32", (taken,)) for name in ("left", "right")]
+    outputs.append(
+        LayerOutput("sum", "Add", (8, 6), "float32", tuple(LayerInput(n, (8, 6)) for n in ("left", "right")))
+    )
+    shapes = {"left/bias": (6,), "right/bias": (6,)}
+    found = moved.collectives(step(outputs, shapes, ("batch", None, None, None)))
+    assert [each.origin for each in found] == ["right/bias"]
+
+
+def test_tokens_made_of_split_images_put_them_together_width_before_height() -> None:
+    output = LayerOutput("cut", "Patches", (8, 16, 64), "float32", (IMAGE,))
+    image = ("batch", "height", "width", None)
+    made = estimate.Step({}, set(), [output], {"batch": 2, "height": 2, "width": 2}, image, {})
+    size = 4 * 16 * 16 * 4 * 4
+    assert [(each.axis, each.bytes) for each in moved.collectives(made)] == [("width", size // 2), ("height", size)]
+
+
+def test_attentions_scores_and_their_product_with_the_values_are_counted() -> None:
+    query, keys = LayerInput("q", (8, 5, 4, 16)), LayerInput("k", (8, 7, 4, 16))
+    output = LayerOutput("mix", "Mix", (8, 5, 4, 16), "float32", (query, keys, keys))
+    heads = [LayerOutput(each.layer, "EinsumDense", each.shape, "float32") for each in (query, keys)]
+    made = step([*heads, output], {}, ("batch", "height", None, None))
+    assert estimate.flops(made, output) == 2 * 3 * 2 * (4 * 4 * 5 * 7 * 16)  # half of the batch, whatever the height
+    stock = {f"mha/_{name}_dense/kernel": (32, 4, 8) for name in ("query", "key", "value")}
+    tokens = LayerInput("x", (8, 5, 32))
+    layer = LayerOutput("mha", "MultiHeadAttention", (8, 5, 32), "float32", (tokens, tokens))
+    projections = 3 * (32 * 4 * 8) * (4 * 5)
+    made = step([layer], stock, ("batch", None, None, None))
+    # Nothing before it is trained, so that its projections have no gradient of their input.
+    assert estimate.flops(made, layer) == 2 * 2 * projections + 3 * 2 * 2 * (4 * 4 * 5 * 5 * 8)
 
 
 def test_variables_without_gradients_are_not_reduced() -> None:
     step = cases.step(*cases.LAYOUTS["replicated"])
     frozen = estimate.Step(step.placements, {"d2/bias"}, step.outputs, step.axes, step.image, step.width)
-    assert [each.origin for each in estimate.collectives(frozen)] == ["d2/bias"]
+    assert [each.origin for each in moved.collectives(frozen)] == ["d2/bias"]
 
 
 @pytest.mark.parametrize(

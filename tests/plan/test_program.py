@@ -47,10 +47,15 @@ def origins() -> _Origins:
         "block_0/norm/beta": (64,),
         "block_0/attention/query/kernel": (64, 4, 16),
         "block_0/attention/query/bias": (4, 16),
+        "blocks/1/up/kernel": (48, 24),
+        "shifted/beta": (32,),
+        "shifted/moving_mean": (32,),
     }
     specs = {"block_0/attention/query/kernel": (None, "model", None), "block_0/attention/query/bias": ("model", None)}
     placed = {path: Placement(path, s, specs.get(path, (None,) * len(s)), None) for path, s in shapes.items()}
-    return _Origins(placed, {"batch": 4, "model": 2}, {"batch"})
+    names = {"blocks/1/up/kernel": "subclassed/block_1/dense_3/kernel:0"}
+    trained = set(shapes) - {"shifted/moving_mean"}
+    return _Origins(placed, names, trained, {"batch": 4, "model": 2}, {"batch"})
 
 
 @pytest.mark.parametrize(
@@ -62,6 +67,7 @@ def origins() -> _Origins:
         ("block_0.attention.query/add/Sum", (1, 1, 2, 16), "batch", "block_0/attention/query/bias"),
         ("block_0.attention.query/einsum/Einsum", (64, 2, 16), "model", "block_0/attention/query"),
         ("block_0.attention.query/einsum/Einsum_1", (32, 2, 16), "batch", "block_0/attention/query/kernel"),
+        ("subclassed/block_1/dense_3/MatMul/MatMul_1", (48, 24), "batch", "blocks/1/up/kernel"),
         ("some_other_layer/Sum", (64,), "batch", ""),
     ],
 )
@@ -72,6 +78,19 @@ def test_a_gradients_name_and_shape_tell_its_variable(
     assert origins().of(_Member(name, shape), "backward", axis) == origin
 
 
+def test_a_sum_that_no_trained_variable_asks_for_is_its_layers() -> None:
+    name, found = "gradient_tape/train_steps_aaa/net/shifted/batchnorm/{}/Sum/DTensorAllReduceOp_96_1", origins()
+    assert found.of(_Member(name.format("add_1"), (1, 1, 1, 32)), "backward", "batch") == "shifted/beta"
+    assert found.of(_Member(name.format("mul"), (32,)), "backward", "batch") == "shifted"
+
+
+def test_a_kernel_that_is_gathered_over_any_axis_is_named() -> None:
+    member = _Member("train_steps_aaa/net/blocks.1.up/gather/blocks.1.up.kernel/DTensorAllGatherOp_96_12", (48, 24))
+    placed = {"blocks/1/up/kernel": Placement("blocks/1/up/kernel", (48, 24), (None, "model"), None)}
+    found = _Origins(placed, {}, set(placed), {"batch": 4, "model": 2}, {"batch"})
+    assert found.of(member, "forward", "model") == "blocks/1/up/kernel"
+
+
 def test_an_updates_scope_tells_its_variable() -> None:
     member = _Member("train_steps_aaa/update/block_0.norm.beta/add_6/DTensorAllGatherOp_96_12", (64,))
     assert origins().of(member, "update", "model") == "block_0/norm/beta"
@@ -80,9 +99,13 @@ def test_an_updates_scope_tells_its_variable() -> None:
 def work(name: str, *, combine: bool) -> dict[str, Any]:
     """Returns what a process with the case's mesh found."""
     axes, rules = cases.LAYOUTS[name]
-    request = json.dumps({"axes": axes, "rules": rules, "combine": combine})
+    return run({"axes": axes, "rules": rules, "combine": combine})
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a process of its own found."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.plan.worker", request],
+        [sys.executable, "-m", "tests.plan.worker", json.dumps(request)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
@@ -117,6 +140,19 @@ def test_merged_all_reduces_carry_the_same_bytes_in_fewer_collectives(name: str)
     assert padding
     assert all(each["count"] == 0 and each["bytes"] < 4096 for each in padding)
     assert sum(each["count"] for each in got["counted"]) < len(got["estimated"])
+    check_program_and_arrays(got)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combine", [True, False])
+def test_a_transformer_under_fsdp_is_planned_to_the_byte(combine: bool) -> None:
+    got = run({"case": ["vit", "batch8", "fsdp"], "combine": combine})
+    split = [
+        path
+        for path, sizes in got["held"].items()
+        if path.endswith("mlp/up/kernel") and sizes == [32 * 64 * 4 // 8] * 8
+    ]
+    assert len(split) == 3, "the kernel and both slots lie in eighths"
     check_program_and_arrays(got)
 
 

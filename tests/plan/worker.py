@@ -1,6 +1,7 @@
-"""Runs in a process of its own, for virtual devices can't change within one: plans the MLP and looks at what is there.
+"""Runs in a process of its own, for virtual devices can't change within one: plans a model and looks at what is there.
 
-Usage: python -m tests.plan.worker JSON, with JSON {"axes": {...}, "rules": [[match, spec], ...], "combine": bool}.
+Usage: python -m tests.plan.worker JSON, with JSON {"combine": bool} and for the MLP {"axes": {...}, "rules": [[match,
+spec], ...]}, else {"case": [model, mesh, layout]}.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from runner.engine.base import DataSpec
+from runner.plan import moved
 from runner.plan.command import compile_step
-from runner.plan.make import make_plan
-from runner.schema import RuleConfig
+from runner.plan.make import make_plan, step_of
+from runner.schema import RuleConfig, RunConfig
 from tests.engine import cases as engines
 from tests.plan import cases
 
@@ -43,37 +45,43 @@ def held_bytes(engine: Any) -> dict[str, list[int]]:
     return {path: [shard.numpy().nbytes for shard in dtensor.unpack(read_held(v))] for path, v in every.items()}
 
 
+def config_of(request: dict[str, Any]) -> RunConfig:
+    """Returns the config that is asked for."""
+    if "case" in request:
+        config = cases.config(*request["case"])
+    else:
+        config = engines.config(request["axes"])
+        config.layout.rules = [RuleConfig(match, spec) for match, spec in request["rules"]]
+        config.dataset.batch_size = cases.BATCH
+    config.engine.combine_all_reduces, config.engine.canary = request["combine"], False
+    return config
+
+
 def main() -> None:
     """Prints a line of JSON."""
-    request = json.loads(sys.argv[1])
-    config = engines.config(request["axes"])
-    config.layout.rules = [RuleConfig(match, spec) for match, spec in request["rules"]]
-    config.engine.combine_all_reduces, config.engine.canary = request["combine"], False
-    config.dataset.batch_size = cases.BATCH
+    config = config_of(json.loads(sys.argv[1]))
+    batch, axes = config.dataset.batch_size, config.mesh.axes
     from runner.engine import make_engine, program
 
     data = DataSpec(engines.INPUT_SHAPE, engines.CLASSES)
     engine = make_engine(config, data, 1)
     engine.build()
     before = program.function_names()
-    compile_step(engine, data, cases.BATCH, 1)
+    compile_step(engine, data, batch, 1)
     names = sorted(program.function_names() - before)
     to_read = make_engine(config, data, 1, planning=True)
     to_read.build()
-    compile_step(to_read, data, cases.BATCH, 1)
-    plan = make_plan(config, engine, {}, [f"layout.rules[{i}]" for i in range(len(request["rules"]))])
-    devices = int(np.prod(list(request["axes"].values())))
+    compile_step(to_read, data, batch, 1)
+    plan = make_plan(config, engine, {}, [f"layout.rules[{i}]" for i in range(len(config.layout.rules))])
+    devices = int(np.prod(list(axes.values())))
     held = held_bytes(engine)
     planned = {path: [info.bytes_per_device] * devices for path, info in engine.variables().items()}
     totals = plan.totals
     assert totals["parameters"].bytes_per_device == sum(sizes[0] for p, sizes in held.items() if "optimizer/" not in p)
     assert totals["slots"].bytes_per_device == sum(sizes[0] for p, sizes in held.items() if "optimizer/" in p)
-    from runner.plan import estimate
-
-    estimated = estimate.collectives(cases.step(request["axes"], request["rules"]))
     result = {
         "counted": [asdict(each) for each in engine.collectives()],
-        "estimated": [asdict(each) for each in estimated],
+        "estimated": [asdict(each) for each in moved.collectives(step_of(config, engine))],
         "read": [asdict(each) for each in to_read.collectives()],
         "nodes": nodes_of(names),
         "planned": planned,

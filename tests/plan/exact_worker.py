@@ -1,0 +1,44 @@
+"""Runs in a process of its own: plans every case of `cases.EXACT`, and prints what is counted and what is estimated.
+
+One process for all: an engine that only plans runs nothing, and meshes of eight devices share them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from runner.engine import make_engine, program
+from runner.engine.base import DataSpec
+from runner.plan import estimate, moved
+from runner.plan.command import compile_step
+from runner.plan.make import step_of
+from tests.engine import cases as engines
+from tests.plan import cases
+from tests.plan.products import operations
+
+DATA = DataSpec(engines.INPUT_SHAPE, engines.CLASSES)
+
+
+def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
+    """Returns collectives and operations, of the program and from shapes."""
+    config = cases.config(model, mesh, preset)
+    config.engine.combine_all_reduces = False  # merged ones carry padding
+    engine = make_engine(config, DATA, 1, planning=True)
+    engine.build()
+    before = program.function_names()
+    compile_step(engine, DATA, config.dataset.batch_size, 1)
+    (body,) = [name for name in program.function_names() - before if name.endswith("_body")]
+    step = step_of(config, engine)
+    return {
+        "counted": [asdict(each) for each in engine.collectives()],
+        "estimated": [asdict(each) for each in moved.collectives(step)],
+        "variables": list(engine.placements),
+        "operations": operations(body),
+        "estimated_operations": sum(estimate.flops(step, output) for output in step.outputs),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({"-".join(case): counted(*case) for case in cases.EXACT}))
