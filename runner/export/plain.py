@@ -18,13 +18,13 @@ class PlainModel:
     Attributes:
       model: called with float32 images in [0, 1] and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
       keras: the same network as a Keras model, for a file of Keras's own; None where there is none.
-      library: `tf_keras` or `keras`, what `keras` is made of.
+      package: `tf_keras` or `keras`, what `keras` is made of.
       why: in words, why `keras` is None.
     """
 
     model: Any
     keras: Any
-    library: str
+    package: str
     why: str = ""
 
 

@@ -41,16 +41,16 @@ def write_model(plain: PlainModel, shape: Sequence[int], folder: Path, *, conver
     left_out = []
     if not tensorflow:
         left_out.append("SavedModel and MLflow model: tensorflow is not installed")
-    elif plain.library == "keras":
+    elif plain.package == "keras":
         _from_keras3(plain.model, shape, folder / SAVED_MODEL)
     else:
         _from_tensorflow(plain.model, shape, folder / SAVED_MODEL, convert)
     if plain.keras is None:
         return Written(tensorflow, None, (*left_out, f"{KERAS_FILE}: {plain.why}"))
-    own = own_layers(plain.keras, plain.library)
+    own = own_layers(plain.keras, plain.package)
     if own:  # such a file would load only beside the code of these classes
         classes = ", ".join(own)
-        left_out.append(f"{KERAS_FILE}: {plain.library} has no {classes}; {WEIGHTS_FILE} holds the weights")
+        left_out.append(f"{KERAS_FILE}: {plain.package} has no {classes}; {WEIGHTS_FILE} holds the weights")
         plain.keras.save_weights(folder / WEIGHTS_FILE)
         return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
     plain.keras.save(folder / KERAS_FILE)
