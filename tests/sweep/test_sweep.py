@@ -105,7 +105,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
 
     done = sweep(tmp_path, "sweep.resume=latest", "trainer.on_nan=continue", name="resumed")
     assert [row["status"] for row in rows(tmp_path / "resumed")] == ["passed", *["skipped"] * 4, "passed"]
-    assert "6 jobs: 4 skipped, 2 passed" in done.stdout
+    assert "6 jobs: 2 passed, 4 skipped" in done.stdout
     _, parent, again = runs(tmp_path)
     assert parent.info.status == "FINISHED"
     assert len(again) == 6 + 1, "the killed job goes on in its own run, the failed one had no checkpoint"
