@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import mlp_loss, read
+from benchmarks.data import TASKS, Task, mlp_loss, read
 from benchmarks.meter import Budget
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,14 +34,16 @@ _EIGHT_JAX_DEVICES = {
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train the benchmark's model.
+    """One way to train a model of the benchmark.
 
     Attributes:
       name: as in `--only` and in the JSON file.
       label: as in the table.
-      mesh: `batch8` or `single`; figures are compared on one mesh only.
+      mesh: `batch8` or `single`.
       env: environment variables of its process.
       default: measured unless `--only` or `--all` says otherwise.
+      model: key of `TASKS`.
+      rival: contender of the runner that its figures are compared with; its own name: it is the runner.
     """
 
     name: str
@@ -49,24 +51,54 @@ class Contender:
     mesh: str
     env: Mapping[str, str] = field(default_factory=dict)
     default: bool = True
+    model: str = "mlp"
+    rival: str = ""
 
     @property
     def ours(self) -> bool:
         """Whether the runner itself is measured."""
-        return self.name.startswith("ours_")
+        return self.name == self.rival
+
+    @property
+    def engine(self) -> str:
+        """The runner's engine that is measured or compared with."""
+        return "jax" if "_jax_" in self.rival else "keras_dtensor"
+
+    @property
+    def task(self) -> Task:
+        """What it trains."""
+        return TASKS[self.model]
+
+
+def _jax(model: str, mesh: str) -> list[Contender]:
+    """The runner on JAX, the guide's own loop and Keras 3's `fit`, for one model and mesh."""
+    end = "" if model == "mlp" else f"_{model}"
+    env = {**_KERAS_3, **_EIGHT_JAX_DEVICES} if mesh == "batch8" else _KERAS_3
+    rival = f"ours_jax{end}_{mesh}"
+    fit = f"jax_fit{'_dp' if mesh == 'batch8' else ''}{end}"
+    fit_label = f"Keras 3 JAX fit{', DataParallel' if mesh == 'batch8' else ''}"
+    return [
+        Contender(rival, "ours, engine=jax", mesh, model=model, rival=rival),
+        Contender(f"guide{end}_{mesh}", "the guide's loop", mesh, env, model=model, rival=rival),
+        Contender(fit, fit_label, mesh, env, model=model, rival=rival),
+    ]
 
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender("ours_batch8", "ours", "batch8"),
-        Contender("tutorial", "the tutorial's loop", "batch8", _KERAS_2),
-        Contender("mirrored_fit", "tf_keras fit, MirroredStrategy", "batch8", _KERAS_2),
-        Contender("jax_fit_dp", "Keras 3 JAX fit, DataParallel", "batch8", {**_KERAS_3, **_EIGHT_JAX_DEVICES}),
-        Contender("ours_single", "ours", "single"),
-        Contender("tf_keras_fit", "tf_keras fit", "single", _KERAS_2),
-        Contender("tf_keras_fit_many", "tf_keras fit, steps_per_execution", "single", _KERAS_2, default=False),
-        Contender("jax_fit", "Keras 3 JAX fit", "single", _KERAS_3),
+        Contender("ours_batch8", "ours", "batch8", rival="ours_batch8"),
+        Contender("tutorial", "the tutorial's loop", "batch8", _KERAS_2, rival="ours_batch8"),
+        Contender("mirrored_fit", "tf_keras fit, MirroredStrategy", "batch8", _KERAS_2, rival="ours_batch8"),
+        *_jax("mlp", "batch8"),
+        Contender("ours_single", "ours", "single", rival="ours_single"),
+        Contender("tf_keras_fit", "tf_keras fit", "single", _KERAS_2, rival="ours_single"),
+        Contender(
+            "tf_keras_fit_many", "tf_keras fit, steps_per_execution", "single", _KERAS_2, False, rival="ours_single"
+        ),
+        *_jax("mlp", "single"),
+        *_jax("convnet", "batch8"),
+        *_jax("convnet", "single"),
     )
 }
 
@@ -132,13 +164,13 @@ def run_peer(name: str, data: Path, budget: Budget, cross_device_ops: str) -> di
     Returns:
       The figures, to be printed as one JSON line.
     """
-    examples = read(data)
-    if CONTENDERS[name].env.get("KERAS_BACKEND") == "jax":
+    contender = CONTENDERS[name]
+    examples = read(data, contender.task.batch_size)
+    if contender.env.get("KERAS_BACKEND") == "jax":
         from benchmarks import peers_jax
 
         versions = peers_jax.versions()
-        train = {"jax_fit": peers_jax.fit, "jax_fit_dp": peers_jax.data_parallel}[name]
-        meter, weights = train(examples, budget)
+        meter, loss = peers_jax.train(contender, examples, budget)
     else:
         from benchmarks import peers_tf
 
@@ -152,6 +184,7 @@ def run_peer(name: str, data: Path, budget: Budget, cross_device_ops: str) -> di
                 "tf_keras_fit_many": peers_tf.fit_many,
             }[name]
             meter, weights = train(examples, budget)
+        loss = mlp_loss(weights, examples)
     result: dict[str, Any] = dict(meter.result(examples.steps_per_epoch))
     if name == "mirrored_fit":
         result["cross_device_ops"] = cross_device_ops
@@ -159,7 +192,7 @@ def run_peer(name: str, data: Path, budget: Budget, cross_device_ops: str) -> di
         "contender": name,
         **result,
         "steps_per_mark": meter.steps_per_mark,
-        "final_loss": mlp_loss(weights, examples),
+        "final_loss": loss,
         "versions": {"python": platform.python_version(), **versions},
     }
 

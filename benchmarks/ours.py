@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import Contender, ContenderError, child_env, run_process
-from benchmarks.data import BATCH_SIZE
 from benchmarks.meter import Budget
 
 # Steps a second that the number of epochs is planned with; the rate itself is measured.
-_PLANNED_RATE = {"batch8": 250, "single": 1500}
+_PLANNED_RATE = {("mlp", "batch8"): 250, ("mlp", "single"): 1500, ("convnet", "batch8"): 30, ("convnet", "single"): 45}
 _KEYS = ("steps", "steps_per_second", "train_loss", "step_ms", "cpu_ms_per_step")
 
 
-def overrides(mesh: str, budget: Budget, examples: int, data_dir: str | None, run_dir: Path) -> list[str]:
+def overrides(contender: Contender, budget: Budget, examples: int, data_dir: str | None, run_dir: Path) -> list[str]:
     """Writes the command-line overrides of one run.
 
     Args:
-      mesh: preset of the mesh.
+      contender: engine, mesh and model.
       budget: steps to train; one epoch more is trained, as the warm-up.
       examples: training examples, a multiple of the batch size.
       data_dir: where prepared data lies; null: the runner's default.
@@ -30,13 +29,18 @@ def overrides(mesh: str, budget: Budget, examples: int, data_dir: str | None, ru
     Returns:
       The arguments after `python -m runner`.
     """
-    epoch = examples // BATCH_SIZE
-    wanted = math.ceil(budget.seconds * _PLANNED_RATE[mesh])
+    task = contender.task
+    wanted = math.ceil(budget.seconds * _PLANNED_RATE[contender.model, contender.mesh])
     wanted = wanted if budget.steps is None else min(wanted, budget.steps)
+    # A short epoch is enough warm-up for a slow model, and leaves the budget to the measured ones.
+    epoch = min(examples // task.batch_size, wanted)
     arguments = [
-        f"mesh={mesh}",
-        "model=mlp",
+        f"engine={contender.engine}",
+        f"mesh={contender.mesh}",
+        f"model={contender.model}",
         "dataset=mnist",
+        f"dataset.batch_size={task.batch_size}",
+        f"optimizer.learning_rate={task.learning_rate}",
         f'dataset.train="train[:{examples}]"',
         "tracking=none",
         f"trainer.epochs={1 + math.ceil(wanted / epoch)}",
@@ -73,7 +77,7 @@ def run_ours(
     Returns:
       The same figures as a peer's, with the runner's own summary beside them.
     """
-    arguments = overrides(contender.mesh, budget, examples, data_dir, scratch)
+    arguments = overrides(contender, budget, examples, data_dir, scratch)
     run_process([sys.executable, "-m", "runner", *arguments], child_env(contender), timeout)
     summary = read_summary(scratch / "summary.json")
     return {

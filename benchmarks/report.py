@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS
+from benchmarks.data import TASKS
 
 _PACKAGES = ("tensorflow", "tf-keras", "keras", "jax", "numpy")
 Runs = dict[str, list[dict[str, Any]]]
@@ -31,6 +32,14 @@ TARGETS = (
     Target("ours_batch8", "tutorial", 2.2),
     Target("ours_batch8", "mirrored_fit", 10.0),
     Target("ours_single", "tf_keras_fit", 1.5),
+    Target("ours_jax_batch8", "jax_fit_dp", 1.3),
+    Target("ours_jax_batch8", "guide_batch8", 1.0),
+    Target("ours_jax_single", "jax_fit", 2.0),
+    Target("ours_jax_single", "guide_single", 1.0),
+    Target("ours_jax_convnet_batch8", "jax_fit_dp_convnet", 1.3),
+    Target("ours_jax_convnet_batch8", "guide_convnet_batch8", 1.0),
+    Target("ours_jax_convnet_single", "jax_fit_convnet", 1.5),
+    Target("ours_jax_convnet_single", "guide_convnet_single", 1.0),
 )
 
 
@@ -40,6 +49,7 @@ class Row:
 
     name: str
     label: str
+    model: str
     mesh: str
     runs: int
     steps_per_second: float | None
@@ -82,11 +92,12 @@ def rows(runs: Runs) -> list[Row]:
     for name in (name for name in CONTENDERS if name in runs):
         contender, good = CONTENDERS[name], _good(runs[name])
         rates = [run["steps_per_second"] for run in good]
-        ours, own = rate.get(f"ours_{contender.mesh}"), rate[name]
+        ours, own = rate.get(contender.rival), rate[name]
         result.append(
             Row(
                 name=name,
                 label=contender.label,
+                model=contender.model,
                 mesh=contender.mesh,
                 runs=len(good),
                 steps_per_second=own,
@@ -103,9 +114,10 @@ def rows(runs: Runs) -> list[Row]:
 
 
 def verdicts(runs: Runs) -> list[Verdict]:
-    """Compares the measured ratios with the targets."""
+    """Compares the measured ratios with the targets of the models that were asked for."""
+    models = {CONTENDERS[name].model for name in runs}
     result = []
-    for target in TARGETS:
+    for target in (target for target in TARGETS if CONTENDERS[target.ours].model in models):
         ours, peer = (
             {run["repeat"]: run["steps_per_second"] for run in _good(runs.get(name, []))}
             for name in (target.ours, target.peer)
@@ -120,14 +132,29 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def print_report(runs: Runs, console: Console) -> None:
-    """Prints the table, the target ratios, and the last error of each contender that had one."""
+    """Prints a table a model, the target ratios, and the last error of each contender that had one."""
     measured = rows(runs)
-    table = Table(title="784-128-10 MLP, Adam 0.01, batch 128", caption=_CAPTION, caption_justify="left")
+    for model, task in TASKS.items():
+        of_model = [row for row in measured if row.model == model]
+        if of_model:
+            console.print(_table(task.title, of_model))
+    for verdict in verdicts(runs):
+        console.print(_sentence(verdict), highlight=False, soft_wrap=True)
+    for row in measured:
+        if row.error:
+            last = row.error.splitlines()[-1].strip()
+            shown = row.error if len(row.error.splitlines()) == 1 else f"{row.error.split(':')[0]}: ... {last}"
+            console.print(f"{row.name}: {shown}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(title: str, measured: list[Row]) -> Table:
+    table = Table(title=title, caption=_CAPTION, caption_justify="left")
     table.add_column("contender")
     table.add_column("mesh")
     for heading in ("runs", "steps/s", "min-max", "/ ours", "steps/s, epoch", "CPU ms/step", "loss"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in measured:
+    for place, row in enumerate(measured):
+        after = measured[place + 1] if place + 1 < len(measured) else row
         table.add_row(
             row.label,
             row.mesh,
@@ -138,22 +165,15 @@ def print_report(runs: Runs, console: Console) -> None:
             _number(row.epoch_steps_per_second),
             _number(row.cpu_ms_per_step, 2),
             _number(row.final_loss, 4),
-            end_section=row.name == "jax_fit_dp",
+            end_section=CONTENDERS[after.name].rival != CONTENDERS[row.name].rival,
         )
-    console.print(table)
-    for verdict in verdicts(runs):
-        console.print(_sentence(verdict), highlight=False, soft_wrap=True)
-    for row in measured:
-        if row.error:
-            last = row.error.splitlines()[-1].strip()
-            shown = row.error if len(row.error.splitlines()) == 1 else f"{row.error.split(':')[0]}: ... {last}"
-            console.print(f"{row.name}: {shown}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    return table
 
 
 _CAPTION = (
     "Medians. steps/s: steady, without compiling, the start of an epoch and evaluation; epoch: a whole epoch with its "
-    "start. loss: of the trained weights on the first 2,048 training examples, after each one's own number of steps; "
-    "ours: the training loss that the runner reports."
+    "start. / ours: of the runner on that engine and mesh. loss: of the trained weights on the first 2,048 training "
+    "examples, after each one's own number of steps; ours: the training loss that the runner reports."
 )
 
 

@@ -1,11 +1,13 @@
 """Training throughput of the runner beside its peers, in one invocation.
 
-    python -m benchmarks.throughput                      # MNIST, three repeats, every default contender
+    python -m benchmarks.throughput                      # MNIST, three repeats, every default contender of the MLP
+    python -m benchmarks.throughput --model convnet      # the Keras guide's network: engine=jax and its peers
     python -m benchmarks.throughput --dataset synthetic --only tutorial,tf_keras_fit --repeats 1 --seconds 3
 
-Every contender trains one model (784-128-10 ReLU MLP, Adam 0.01, batch 128, cross-entropy from logits, accuracy) on
-the same examples, each time in a process of its own. A repeat runs all of them once, in an order drawn anew, so that a
-busy spell of the machine does not hit one contender alone. The runner reads its own datasets, so `ours` needs MNIST.
+Every contender of a model trains on the same examples, each time in a process of its own: a 784-128-10 ReLU MLP (Adam
+0.01, batch 128) or the convnet of the Keras guide for JAX (Adam 0.001, batch 64), by cross-entropy from logits. A
+repeat runs all of them once, in an order drawn anew, so that a busy spell of the machine does not hit one contender
+alone. The runner reads its own datasets, so `ours` needs MNIST.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="closes a window earlier, after that many steps")
     parser.add_argument("--warmup-steps", type=int, default=30, help="steps before the window, compiling included")
     parser.add_argument("--examples", type=int, default=data.MNIST_TRAIN, help="training examples")
+    parser.add_argument("--model", choices=tuple(data.TASKS), default="mlp", help="what is trained")
     parser.add_argument("--only", help="contenders, separated by commas: " + ", ".join(CONTENDERS))
     parser.add_argument("--all", action="store_true", help="adds the contenders that no target is about")
     parser.add_argument("--dataset", choices=("mnist", "synthetic"), default="mnist")
@@ -116,7 +119,8 @@ def chosen(arguments: argparse.Namespace) -> list[Contender]:
     if arguments.only:
         wanted = set(arguments.only.split(","))
         return [contender for contender in CONTENDERS.values() if contender.name in wanted]
-    return [contender for contender in CONTENDERS.values() if contender.default or arguments.all]
+    of_model = [contender for contender in CONTENDERS.values() if contender.model == arguments.model]
+    return [contender for contender in of_model if contender.default or arguments.all]
 
 
 def child(arguments: argparse.Namespace) -> int:

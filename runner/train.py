@@ -26,6 +26,7 @@ from runner.errors import EngineError, Interrupted
 from runner.logs import quiet_native_log
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
+from runner.plan.rates import utilisation
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.sweep import member
@@ -93,9 +94,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 around = loop.Around(log, points.forget, tell, display, stop, saver, profiler)
                 result = loop.train(config, engine, data, around, start)
                 tell(result.ended, {_ENDED: result.ended})
-                _record_result(config, engine, data, result, tracker, folder)
+                used = utilisation(config.plan, measures, result.meter.steps_per_second)
+                _record_result(config, engine, data, result, used, tracker, folder)
                 _record_profile(profiler.folder, tracker, console)
-            console.print(result_table(_result_rows(config, result)))
+            console.print(result_table(_result_rows(config, result, used)))
 
 
 def open_run(
@@ -214,7 +216,13 @@ def _record_profile(folder: Path, tracker: Tracker, console: Console) -> None:
 
 
 def _record_result(
-    config: RunConfig, engine: Engine, data: Dataset, result: loop.Result, tracker: Tracker, folder: Path
+    config: RunConfig,
+    engine: Engine,
+    data: Dataset,
+    result: loop.Result,
+    used: float | None,
+    tracker: Tracker,
+    folder: Path,
 ) -> None:
     per_epoch = loop.epoch_steps(config, data.train.size)
     history = result.history
@@ -230,12 +238,15 @@ def _record_result(
         "step_ms": 1000.0 / result.meter.steps_per_second if result.meter.steps_per_second else 0.0,
         "cpu_ms_per_step": 1000.0 * result.meter.cpu_seconds / max(result.meter.steps, 1),
         "measured_steps": result.meter.steps,
+        "model_flop_utilisation": used,  # of plan.gflops; null where that is not set
         "train_loss": result.epoch_loss,
         "train_accuracy": result.epoch_accuracy,
         "eval_loss": result.evaluation.loss,
         "eval_accuracy": result.evaluation.accuracy,
         "eval_examples": result.evaluation.examples,
     }
+    if used is not None:
+        tracker.log_metrics(result.steps, {"throughput/model_flop_utilisation": used})
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     names = ["curves.png", "confusion.png", "wrong.png", "summary.json"]
     if isinstance(engine, ShowsPieces):
@@ -250,13 +261,14 @@ def _record_result(
             tracker.log_keras_model(engine.plain_model(), as_float(data.eval.images[:2]))
 
 
-def _result_rows(config: RunConfig, result: loop.Result) -> list[tuple[str, str]]:
+def _result_rows(config: RunConfig, result: loop.Result, used: float | None) -> list[tuple[str, str]]:
     rate = result.meter.steps_per_second
     evaluation = result.evaluation
     return [
         ("mesh", mesh.describe(config.mesh.axes)),
         ("steps", f"{result.steps:,}"),
         ("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"),
+        *([] if used is None else [("model FLOP utilisation", f"{used:.1%} of {config.plan.gflops:,g} GFLOP/s")]),
         ("train loss, last epoch", f"{result.epoch_loss:.4f}"),
         ("train accuracy, last epoch", f"{result.epoch_accuracy:.4f}"),
         (f"{_evaluated(config)} loss", f"{evaluation.loss:.4f}"),

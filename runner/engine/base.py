@@ -187,6 +187,27 @@ class Collective:
     counted: bool
 
 
+@dataclass(frozen=True)
+class ProgramCost:
+    """What a step's program takes of one device, as its compiler counts it.
+
+    Attributes:
+      argument_bytes: of the state, and of the batches of a call.
+      output_bytes: of the new state, and of the metrics.
+      reused_bytes: of the outputs that take the place of arguments.
+      temporary_bytes: of what it holds in between.
+      flops: floating-point operations of one step.
+      accessed_bytes: that one step reads and writes.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    reused_bytes: int
+    temporary_bytes: int
+    flops: float
+    accessed_bytes: float
+
+
 class Engine(Protocol):
     """Owns devices and state; computes steps."""
 
@@ -270,6 +291,15 @@ class Engine(Protocol):
 
     def plain_model(self) -> Any:
         """Returns a single-device model of the same framework with the present weights."""
+        ...
+
+
+@runtime_checkable
+class CountsCost(Protocol):
+    """An engine whose compiler tells what the step's program takes."""
+
+    def program_cost(self) -> ProgramCost | None:
+        """Returns the compiled program's cost; None where the compiler does not count it."""
         ...
 
 

@@ -6,11 +6,9 @@ steps a call, B global batch.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +25,17 @@ from runner.engine.base import (
     LayerOutput,
     Part,
     PlacedBatches,
-    StepMetrics,
+    ProgramCost,
     VariableInfo,
 )
+from runner.engine.jax_arrays import Pending, parts
+from runner.engine.jax_compile import choose, compiled, compiled_to_read, program_cost
 from runner.engine.logits import LogitRows
 from runner.engine.trace import trace_jax
-from runner.errors import ConfigError, EngineError
+from runner.errors import EngineError
 from runner.schema import RunConfig
 
-logger = logging.getLogger(__name__)
-
 _IGNORE = -1  # label of padding
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """Losses and hits of single examples, still on the devices: (K, B), or one (B,) a step."""
-
-    loss: Any
-    hit: Any
-    penalty: Any
-    weights: Array
-    steps: int
-
-    def read(self) -> StepMetrics:
-        weights = self.weights[: self.steps]
-        count = np.maximum(weights.sum(axis=1), 1.0)
-        loss = (_host(self.loss, self.steps) * weights).sum(axis=1) / count
-        accuracy = (_host(self.hit, self.steps) * weights).sum(axis=1) / count
-        return StepMetrics(loss + _host(self.penalty, self.steps), accuracy)
-
-
-def _host(value: Any, steps: int) -> Array:
-    return np.stack([np.asarray(each) for each in value]) if isinstance(value, list) else np.asarray(value)[:steps]
 
 
 class JaxEngine:
@@ -85,7 +61,11 @@ class JaxEngine:
             jax.config.update("jax_compilation_cache_dir", jax_environment.cache_folder())
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         self._mesh = mesh.configure_jax(self._config.mesh)
-        self._factory = Keras3Factory(self._config.model, self._data, self._config.trainer.seed)
+        on_cpu = mesh.device_kind(self._config.mesh) == "cpu"
+        whole_images = not any(self._config.layout.inputs["image"][1:])
+        self._factory = Keras3Factory(
+            self._config.model, self._data, self._config.trainer.seed, cpu_convolutions=on_cpu and whole_images
+        )
         self._model = self._factory.traced() if self._planning else self._factory.build()
         check_model(self._model, self._config, self._data.num_classes)
         names = Names(self._model)
@@ -179,13 +159,11 @@ class JaxEngine:
             lambda value, what: jax.lax.with_sharding_constraint(value, pins[what]),
         )
         self._functions = step
-        self._on_device = self._loops_on_device(step)
-        metrics = (
-            (self._label, self._label, self._whole) if self._on_device else (pins["label"], pins["label"], self._whole)
-        )
-        self._train = jax.jit(
-            step.many if self._on_device else step.one, donate_argnums=0, out_shardings=(self._shardings, *metrics)
-        )
+        self._way = choose(step, self._state, self._trained, self._config, self._data.input_shape)
+        looped = self._way.loop_on_device
+        losses = self._label if looped else pins["label"]
+        placed = (self._shardings, losses, losses, self._whole)
+        self._train = jax.jit(step.many if looped else step.one, donate_argnums=0, out_shardings=placed)
         sums = (self._whole, self._whole)
         logits = self._sharding((image[0], None))
         self._eval = jax.jit(step.evaluated, out_shardings=(sums, logits))
@@ -217,33 +195,6 @@ class JaxEngine:
         draws = [int(np.asarray(new)[1]) - int(state[1]) for new, state in zip(after, states, strict=True)]
         return Randomness(places, np.asarray(states, np.uint32), draws)
 
-    def _loops_on_device(self, step: Any) -> bool:
-        """Tells whether the steps of a call are one program, and checks that the loss depends on what is trained."""
-        import jax
-
-        batch = self._config.dataset.batch_size
-        x = jax.ShapeDtypeStruct((batch, *self._data.input_shape), np.float32)
-        y, number = jax.ShapeDtypeStruct((batch,), np.int32), jax.ShapeDtypeStruct((), np.int32)
-        traced = jax.make_jaxpr(step.losses)(self._state.trained, self._state.held, x, y, number, number).jaxpr
-        read = {id(variable) for equation in traced.eqns for variable in equation.invars}
-        for path, variable in zip(self._trained, traced.invars, strict=False):
-            if id(variable) not in read:
-                raise ConfigError(
-                    f"model._target_={self._config.model.target} is refused: the loss does not depend on trainable "
-                    f"variable {path}; use it or make it trainable=False"
-                )
-        wanted, convolves = self._config.engine.loop, "conv_general_dilated" in str(traced)
-        slow = convolves and mesh.device_kind(self._config.mesh) == "cpu"
-        chosen = not slow if wanted == "auto" else wanted == "device"
-        logger.info(
-            "the steps of a call run %s (engine.loop=%s; convolutions: %s, devices: %s)",
-            "in a loop on the devices" if chosen else "as a program each",
-            wanted,
-            "yes" if convolves else "no",
-            mesh.device_kind(self._config.mesh),
-        )
-        return chosen
-
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Places images as uint8, and labels with -1 in place of padding."""
         import jax
@@ -265,25 +216,23 @@ class JaxEngine:
         shape = tuple(batches.images.shape)
         if shape not in self._programs:
             arguments = [self._state, batches.images, batches.labels, self._numbers(batches, 0)]
-            arguments += [] if self._on_device else [np.int32(0)]
-            from runner.engine.jax_program import compile_to_read
-
+            arguments += [] if self._way.loop_on_device else [np.int32(0)]
             lowered = self._train.lower(*arguments)
-            self._programs[shape] = compile_to_read(lowered) if self._planning else lowered.compile()
+            self._programs[shape] = compiled_to_read(lowered) if self._planning else compiled(lowered, self._way)
         return self._programs[shape]
 
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> _Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
         """Runs the steps in one program, or one after another without waiting for any."""
         program, numbers = self._compiled(batches), self._numbers(batches, first_step, rate_factor)
-        if self._on_device:
+        if self._way.loop_on_device:
             self._state, loss, hit, penalty = program(self._state, batches.images, batches.labels, numbers)
-            return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+            return Pending(loss, hit, penalty, batches.weights, batches.steps)
         rows = []
         for index in range(batches.steps):
             self._state, *row = program(self._state, batches.images, batches.labels, numbers, np.int32(index))
             rows.append(row)
         losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
-        return _Pending(losses, hits, penalties, batches.weights, batches.steps)
+        return Pending(losses, hits, penalties, batches.weights, batches.steps)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Traces what runs in the context."""
@@ -336,7 +285,13 @@ class JaxEngine:
 
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
         text, axes = self.program.as_text(), self._config.mesh.axes
-        return collectives(text, axes, self.placements, self._layers, self._trained, data_axes, looped=self._on_device)
+        return collectives(
+            text, axes, self.placements, self._layers, self._trained, data_axes, looped=self._way.loop_on_device
+        )
+
+    def program_cost(self) -> ProgramCost | None:
+        """Returns what XLA counts of the compiled step on one device."""
+        return program_cost(self.program)
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one global batch, in the order of the calls."""
@@ -381,7 +336,7 @@ class JaxEngine:
 
     def parts(self) -> dict[str, list[Part]]:
         """Returns host copies of variables and slots, each in its different pieces."""
-        return {path: _parts(array) for path, array in self._arrays().items()}
+        return {path: parts(array) for path, array in self._arrays().items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
@@ -406,13 +361,3 @@ class JaxEngine:
         for path, variable in Names(model).variables.items():
             variable.assign(held[path])
         return model
-
-
-def _parts(array: Any) -> list[Part]:
-    """Returns the different pieces of an array, copied: the next step gives their memory away."""
-    found: dict[tuple[int, ...], Part] = {}
-    for shard in array.addressable_shards:
-        start = tuple(index.start or 0 for index in shard.index)
-        if start not in found:
-            found[start] = Part(start, np.array(shard.data), tuple(array.shape))
-    return list(found.values())

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 
-from runner import mesh, paths
+from runner import cores, mesh, paths
 from runner.errors import refuse
 from runner.schema import RunConfig
 
@@ -47,7 +47,7 @@ def threads(devices: int) -> int:
     Args:
       devices: of the mesh.
     """
-    return max(os.cpu_count() or 1, 2 * devices)
+    return max(cores.available(), 2 * devices)
 
 
 def prepare_environment(config: RunConfig) -> None:

@@ -107,8 +107,8 @@ def _is_functional(layer: Any) -> bool:
 class Keras3Factory:
     """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
 
-    def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
-        self._config, self._data, self._seed = config, data, seed
+    def __init__(self, config: ModelConfig, data: DataSpec, seed: int, *, cpu_convolutions: bool = False) -> None:
+        self._config, self._data, self._seed, self._cpu_convolutions = config, data, seed, cpu_convolutions
         self._builder = target.load(config.target)
 
     def build(self, *, stock: bool = False) -> Any:
@@ -129,7 +129,7 @@ class Keras3Factory:
             model = build_model(
                 self._finished,
                 self._config,
-                keras=keras if stock else jax_keras(),
+                keras=keras if stock else jax_keras(cpu_convolutions=self._cpu_convolutions),
                 input_shape=self._data.input_shape,
                 num_classes=self._data.num_classes,
                 **extra,

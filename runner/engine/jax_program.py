@@ -35,12 +35,6 @@ _INSTRUCTION = re.compile(
 )
 _DEFINITION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"")
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
-# By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
-_UNOPTIMIZED: dict[str, int | bool] = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
 
 
 @dataclass(frozen=True)
@@ -50,22 +44,6 @@ class _Tensor:
     shape: tuple[int, ...]
     width: int
     operation: str
-
-
-def compile_to_read(lowered: Any) -> Any:
-    """Compiles a program that is not run: how XLA partitions and merges it, without making fast code of it.
-
-    Args:
-      lowered: a step, as JAX lowered it for CPUs.
-    """
-    import jax
-
-    try:
-        return lowered.compile(compiler_options=_UNOPTIMIZED)
-    except jax.errors.JaxRuntimeError as error:  # an XLA without one of these options
-        if "compile option" not in str(error):
-            raise
-        return lowered.compile()
 
 
 def collectives(
@@ -288,9 +266,11 @@ class _Origins:
         return (self._variable(layer, tensor, kind, phase, axis) if gathers or sums else None) or layer
 
     def _variable(self, layer: str, tensor: _Tensor, kind: str, phase: str, axis: str) -> str | None:
-        """Returns the layer's variable of the tensor's shape; XLA may have transposed it."""
+        """Returns the layer's variable of the tensor's shape, transposed or not, else of as many elements."""
         known = [path for path in self._layers[layer] if kind == "all_gather" or path in self._trained]
-        fits = [path for path in known if sorted(tensor.shape) in self._shapes(path, axis.split("+"))]
+        shapes = {path: self._shapes(path, axis.split("+")) for path in known}
+        fits = [path for path in known if sorted(tensor.shape) in shapes[path]]
+        fits = fits or [path for path in known if math.prod(tensor.shape) in map(math.prod, shapes[path])]
         for path in fits:
             if (kind, phase, axis, path) not in self._claimed:
                 self._claimed.add((kind, phase, axis, path))

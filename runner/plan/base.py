@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from runner.engine.base import ProgramCost
+
 FORMAT = 1  # of plan.json
 Source = Literal["counted", "estimated"]
 
@@ -135,6 +137,7 @@ class Plan:
       rates: what times are reckoned with.
       compute_seconds: of one training step on one device at those rates.
       warnings: of the layout's lint.
+      program: what the step's program takes of a device, where its compiler counts it.
       proposed: the layout that `layout=auto` stands for, as YAML with its reasons; empty for other layouts.
     """
 
@@ -149,6 +152,7 @@ class Plan:
     rates: Rates
     compute_seconds: float
     warnings: tuple[str, ...] = ()
+    program: ProgramCost | None = None
     proposed: str = ""
 
     @property
@@ -162,10 +166,14 @@ class Plan:
         return sorted(self.layers, key=lambda layer: -layer.bytes_per_device)
 
     def metrics(self) -> dict[str, float]:
-        """Returns figures by which runs are compared: what a device holds, and what it communicates in a step."""
+        """Returns figures by which runs are compared: what a device holds, communicates and computes in a step."""
         held = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
         moved = sum(each.bytes for each in self.traffic)
-        return {"plan/bytes_per_device": float(held), "plan/collective_bytes": float(moved)}
+        return {
+            "plan/bytes_per_device": float(held),
+            "plan/collective_bytes": float(moved),
+            "plan/flops_per_device": float(self.flops_per_device),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what plan.json holds."""

@@ -33,7 +33,7 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
 def markdown(plan: Plan) -> str:
     """Returns the plan's tables and notes as Markdown."""
     parts = ["# Plan", rows.title(plan)]
-    for table in (rows.variables(plan), rows.totals(plan), rows.traffic(plan)):
+    for table in (rows.variables(plan), rows.totals(plan), rows.program(plan), rows.traffic(plan)):
         if table.rows:
             parts += [f"## {table.title}", table_markdown(table)]
     parts += ["## Times", "\n".join(f"- {line}" for line in rows.notes(plan))]

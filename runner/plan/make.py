@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from runner import layout
-from runner.engine.base import Collective, Engine, VariableInfo
+from runner.engine.base import Collective, CountsCost, Engine, VariableInfo
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.moved import collectives
@@ -51,6 +51,7 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
         warnings=tuple(layout.lint(config.layout, _shapes(engine), config.mesh.axes)),
+        program=engine.program_cost() if isinstance(engine, CountsCost) else None,
         proposed=_proposed(config, engine),
     )
 

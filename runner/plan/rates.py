@@ -42,6 +42,21 @@ def rates(config: PlanConfig, mesh_config: MeshConfig) -> Rates:
     return Rates(kind, config.bandwidth_gb_s or bandwidth, config.gflops or gflops, note)
 
 
+def utilisation(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
+    """Returns the share of one device's peak rate that the model's own operations take; None where none is stated.
+
+    The peak is `plan.gflops`, for what a device is said to reach depends on its make and on the precision. The
+    operations are the plan's: of kernels, forward and backward, without what is recomputed (PaLM, appendix B, 2022).
+
+    Args:
+      config: the plan's.
+      measures: `Plan.metrics()`.
+      steps_per_second: training steps.
+    """
+    flops = measures.get("plan/flops_per_device")
+    return flops * steps_per_second / (config.gflops * 1e9) if config.gflops and flops is not None else None
+
+
 def ring_factor(kind: str, devices: int, device: str) -> float:
     """Returns how many times its bytes each device sends in a ring.
 

@@ -114,6 +114,20 @@ def totals(plan: Plan) -> Rows:
     return Rows("Memory", ("", "whole", "a device", "source"), 3, tuple(rows))
 
 
+def program(plan: Plan) -> Rows:
+    """Returns what the step's program takes of a device; no rows where its compiler does not count it."""
+    cost, rows = plan.program, []
+    if cost is not None:
+        rows = [
+            ("state and batches of a call", size(cost.argument_bytes)),
+            ("results, besides what takes their place", size(cost.output_bytes - cost.reused_bytes)),
+            ("temporaries", size(cost.temporary_bytes)),
+            ("operations of a step", operations(cost.flops)),
+            ("memory that a step reads and writes", size(round(cost.accessed_bytes))),
+        ]
+    return Rows("The step's program, counted by its compiler", ("", "a device"), 1, tuple(rows))
+
+
 def traffic(plan: Plan) -> Rows:
     """Returns the collectives of one step by phase, kind and axis."""
     rows: list[tuple[str, ...]] = [

@@ -25,7 +25,7 @@ def plan_console() -> Console:
 def show(plan: Plan, console: Console) -> None:
     """Prints a plan's tables and notes."""
     console.print(Text(rows.title(plan), style="bold"))
-    for table in (rows.variables(plan), rows.totals(plan), rows.traffic(plan)):
+    for table in (rows.variables(plan), rows.totals(plan), rows.program(plan), rows.traffic(plan)):
         if table.rows:
             console.print(rich_table(table, console.width))
     for line in rows.notes(plan):

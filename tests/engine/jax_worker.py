@@ -56,6 +56,7 @@ def on_mesh(config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray
         rows = [" ".join((c.kind, c.axis, c.phase, c.origin)) for c in engine.collectives()]
         found["collectives"] = np.array(rows, dtype=str)
         found["counted"] = np.array([str(each) for each in engine.collectives()], dtype=str)
+        found |= costs(engine, batches)
     return {**initial, **gradients, **engine.state(), **specs, **found, "eval/confusion": evaluation.confusion}
 
 
@@ -67,6 +68,14 @@ def planned(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
     engine.build()
     engine.compile(engine.place(batches))
     return {"planned": np.array([str(each) for each in engine.collectives()], dtype=str)}
+
+
+def costs(engine: Any, batches: HostBatches) -> dict[str, np.ndarray]:
+    """Returns the program's operations, and the bytes of its arguments beside those of a device's state and images."""
+    cost, placed = engine.program_cost(), engine.place(batches)
+    held = sum(info.bytes_per_device for info in engine.variables().values())
+    given = sum(array.addressable_shards[0].data.nbytes for array in (placed.images, placed.labels))
+    return {"cost/flops": np.asarray(cost.flops), "cost/rest": np.asarray(cost.argument_bytes - held - given)}
 
 
 def padded(batches: HostBatches) -> HostBatches:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import checks
+from runner import checks, cores
 from runner.engine import jax_environment
 from runner.errors import ConfigError
 from tests.engine import cases
@@ -76,6 +76,15 @@ def test_xla_gets_two_threads_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["PJRT_NPROC"] == "256"
     assert os.environ["KERAS_BACKEND"] == "jax"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
+
+
+def test_a_job_beside_others_takes_the_threads_of_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "environ", {cores.VARIABLE: "4"})
+    assert jax_environment.threads(devices=1) == 4
+    assert jax_environment.threads(devices=8) == 16, "two a device, however few the cores"
+    monkeypatch.setattr(os, "environ", {})
+    assert jax_environment.threads(devices=1) == 64
 
 
 def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,5 +66,14 @@ def test_a_layout_trains_as_one_device_does(
         name, _, variable = path.partition(":")
         for held in (variable, f"optimizer/m/{variable}", f"optimizer/v/{variable}"):
             assert got[f"{name}:spec/{held}"].tolist() == expected, held
+    for run in RUNS:
+        numbers = 4 * (run["steps"] + 4)  # what `many` takes besides, or `one` with the step's index
+        assert numbers - 4 <= got[f"{run['name']}:cost/rest"] <= numbers, run["name"]
     model, _, collective = NEEDED[layout].partition(" ")
     assert collective in got[f"{model}:collectives"].tolist()
+
+
+def test_the_compiler_counts_one_steps_operations(one_device: Arrays) -> None:
+    # Of the two kernels: twice their size an example, three times that with both gradients, less the images' own.
+    kernels = 64 * 2 * (2 * 784 * 128 + 3 * 128 * 10)
+    assert kernels < one_device["mlp:cost/flops"] < 1.2 * kernels

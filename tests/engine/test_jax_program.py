@@ -80,6 +80,12 @@ def test_a_gathered_kernel_is_named_and_its_gathered_bytes_counted() -> None:
     assert (found.kind, found.origin, found.bytes) == ("all_gather", "d2/kernel", 10240)
 
 
+def test_a_gradient_that_is_computed_in_another_shape_is_named_by_its_elements() -> None:
+    groups, name = "replica_groups=[2,4]<=[4,2]T(1,0)", "jit(one)/transpose(jvp(d2))/conv_general_dilated"
+    (found,) = read(line(groups, shape="f32[5,2,256]{2,1,0}", name=name))
+    assert (found.origin, found.bytes) == ("d2/kernel", 10240)
+
+
 def test_a_reduce_scatter_counts_what_a_device_puts_in() -> None:
     (found,) = read(line("replica_groups=[2,4]<=[4,2]T(1,0)", kind="reduce-scatter", shape="f32[4]{0}"))
     assert (found.kind, found.bytes) == ("reduce_scatter", 64)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from runner.engine.base import ProgramCost
 from runner.plan import compare, rows
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import colour, draw
-from runner.plan.rates import rates
+from runner.plan.rates import rates, utilisation
 from runner.plan.table import WIDTH, break_path, show
 from runner.schema import MeshConfig, PlanConfig
 from runner.sweep.jobs import Job
@@ -49,6 +50,27 @@ def test_the_tables_fit_the_terminal_and_lose_nothing(width: int) -> None:
 def test_the_sum_of_the_collectives_is_the_sum_of_its_rows() -> None:
     table = rows.traffic(cases.plan())
     assert table.rows[-1][:1] + table.rows[-1][3:6] == ("all", "3", "1.46 KiB", "3 ms")
+
+
+def test_what_the_compiler_counts_is_a_table_of_its_own() -> None:
+    cost = ProgramCost(2048, 1600, 1024, 3 << 20, 5e6, 4096.0)
+    assert [row[1] for row in rows.program(cases.plan(program=cost)).rows] == [
+        "2.00 KiB",
+        "576 B",
+        "3.00 MiB",
+        "5 MFLOP",
+        "4.00 KiB",
+    ]
+    assert "counted by its compiler" in markdown(cases.plan(program=cost))
+    assert "counted by its compiler" not in markdown(cases.plan())
+
+
+def test_utilisation_is_the_share_of_a_stated_peak() -> None:
+    measures = cases.plan().metrics()
+    assert measures["plan/flops_per_device"] == 7
+    assert utilisation(PlanConfig(gflops=2e-7), measures, 10.0) == pytest.approx(0.35)
+    assert utilisation(PlanConfig(), measures, 10.0) is None, "the default rate is a guess at the device"
+    assert utilisation(PlanConfig(gflops=1.0), {}, 10.0) is None, "a run without a plan"
 
 
 def test_a_plan_without_collectives_says_so() -> None:

@@ -1,0 +1,128 @@
+"""Decides how the engine `jax` compiles and runs a model's steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner import mesh
+from runner.engine.base import ProgramCost
+from runner.errors import ConfigError
+from runner.schema import RunConfig
+
+logger = logging.getLogger(__name__)
+
+_CONVOLUTIONS = ("conv_general_dilated", "name=_convolution")  # as a traced function names them
+# XLA's CPU compiler hands convolutions and sums to the library YNNPACK where it thinks that it can. Its convolutions,
+# of weight gradients above all, take up to twice as long as Eigen's, which are used without it; its sums are faster.
+_CPU_CONVOLUTIONS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+# By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
+_UNOPTIMIZED: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model's steps are compiled and run.
+
+    Attributes:
+      loop_on_device: the steps of a call are one program; else each is dispatched on its own.
+      cpu_convolutions: the program has convolutions, and runs on CPUs.
+    """
+
+    loop_on_device: bool
+    cpu_convolutions: bool
+
+
+def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, input_shape: tuple[int, ...]) -> Way:
+    """Traces the loss, and chooses by the operations that it takes.
+
+    Args:
+      step: `runner.engine.jax_step.Step`.
+      state: as the step reads it.
+      trained: paths of its trainable variables.
+      config: the run's.
+      input_shape: of an image.
+
+    Raises:
+      ConfigError: the loss does not depend on a trainable variable.
+    """
+    import jax
+
+    batch = config.dataset.batch_size
+    x = jax.ShapeDtypeStruct((batch, *input_shape), np.float32)
+    y, number = jax.ShapeDtypeStruct((batch,), np.int32), jax.ShapeDtypeStruct((), np.int32)
+    traced = jax.make_jaxpr(step.losses)(state.trained, state.held, x, y, number, number).jaxpr
+    read = {id(variable) for equation in traced.eqns for variable in equation.invars}
+    for path, variable in zip(trained, traced.invars, strict=False):
+        if id(variable) not in read:
+            raise ConfigError(
+                f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
+                f"{path}; use it or make it trainable=False"
+            )
+    text, wanted, device = str(traced), config.engine.loop, mesh.device_kind(config.mesh)
+    convolves = any(name in text for name in _CONVOLUTIONS)
+    on_cpu = convolves and device == "cpu"
+    loops = not on_cpu if wanted == "auto" else wanted == "device"
+    logger.info(
+        "the steps of a call run %s (engine.loop=%s; convolutions: %s, devices: %s)",
+        "in a loop on the devices" if loops else "as a program each",
+        wanted,
+        "yes" if convolves else "no",
+        device,
+    )
+    return Way(loops, on_cpu)
+
+
+def compiled(lowered: Any, way: Way) -> Any:
+    """Compiles a training program, with the options of XLA that serve it.
+
+    Args:
+      lowered: what `jax.jit(...).lower(...)` gave.
+      way: how its steps run.
+    """
+    return _with_options(lowered, _CPU_CONVOLUTIONS) if way.cpu_convolutions else lowered.compile()
+
+
+def compiled_to_read(lowered: Any) -> Any:
+    """Compiles a program that is not run: how XLA partitions and merges it, without making fast code of it.
+
+    Args:
+      lowered: a step, as JAX lowered it for CPUs.
+    """
+    return _with_options(lowered, _UNOPTIMIZED)
+
+
+def _with_options(lowered: Any, options: dict[str, Any]) -> Any:
+    """Compiles with options, or without where this version of XLA does not know them."""
+    import jax
+
+    try:
+        return lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        if not any(name in str(error) for name in options):
+            raise
+        logger.info("compiled without options that this version of XLA does not know: %s", error)
+        return lowered.compile()
+
+
+def program_cost(program: Any) -> ProgramCost | None:
+    """Returns what XLA counts of a compiled program on one device; of a loop, its body once."""
+    memory, counted = program.memory_analysis(), program.cost_analysis()
+    if memory is None or not counted:
+        return None
+    return ProgramCost(
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        reused_bytes=memory.alias_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        flops=float(counted.get("flops", 0.0)),
+        accessed_bytes=float(counted.get("bytes accessed", 0.0)),
+    )

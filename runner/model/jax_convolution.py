@@ -1,0 +1,113 @@
+"""Convolutions in the forms that XLA computes fastest on a CPU; the numbers are those of `jax.lax`'s own.
+
+XLA computes a convolution of an image with few channels, and the gradient of one with strides, several times slower
+than its operations need: the latter spreads its input out, with zeros between, and multiplies those too. Here pixels
+that are a stride apart become neighbours instead: on that grid a convolution with strides is one without.
+
+Shapes: B batch, H and W a size of an image, C channels, O output channels; S strides, height by width.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_FORM = ("NHWC", "HWIO", "NHWC")
+_MOST_TERMS = 27  # of a sum of shifted images, as many as a 3x3 kernel has on three channels
+
+Pair = tuple[int, int]
+
+
+def convolution(x_bhwc: Any, w_hwco: Any, strides: Pair, padding: str) -> Any:
+    """Returns float32 (B, H', W', O), the convolution of images and a kernel, whatever the axes that split them.
+
+    Args:
+      x_bhwc: float32 images.
+      w_hwco: float32 kernel.
+      strides: by height and width.
+      padding: `SAME` or `VALID`.
+    """
+    found: Any = _convolution(x_bhwc, w_hwco, strides, padding)
+    return found
+
+
+def _plain(x: Any, w: Any, strides: Pair, padding: str) -> Any:
+    return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=_FORM)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolution(x: Any, w: Any, strides: Pair, padding: str) -> Any:
+    height, width, channels, _ = w.shape
+    if strides == (1, 1) and height * width * channels <= _MOST_TERMS:
+        return _shifted(x, w, padding)
+    return _plain(x, w, strides, padding)
+
+
+def _forward(x: Any, w: Any, strides: Pair, padding: str) -> tuple[Any, tuple[Any, Any]]:
+    return _convolution(x, w, strides, padding), (x, w)
+
+
+def _backward(strides: Pair, padding: str, read: tuple[Any, Any], g: Any) -> tuple[Any, Any]:
+    x, w = read
+    # A kernel that the strides do not divide would have to be filled up with zeros.
+    if strides != (1, 1) and all(size % stride == 0 for size, stride in zip(w.shape, strides, strict=False)):
+        return _image_gradient(x.shape, w, g, strides, padding), _kernel_gradient(x, w.shape, g, strides, padding)
+    _, pull = jax.vjp(lambda x, w: _plain(x, w, strides, padding), x, w)
+    found: tuple[Any, Any] = pull(g)
+    return found
+
+
+_convolution.defvjp(_forward, _backward)
+
+
+def _shifted(x: Any, w: Any, padding: str) -> Any:
+    """Sums the image, shifted and weighed, over the kernel's entries: one pass where there are few of them."""
+    height, width, channels, _ = w.shape
+    (top, bottom), (left, right) = lax.padtype_to_pads(x.shape[1:3], (height, width), (1, 1), padding)
+    x = jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
+    return sum(
+        x[:, i : i + rows, j : j + columns, c : c + 1] * w[i, j, c]
+        for i in range(height)
+        for j in range(width)
+        for c in range(channels)
+    )
+
+
+def _kernel_gradient(x: Any, shape: tuple[int, ...], g: Any, strides: Pair, padding: str) -> Any:
+    """Returns (H, W, C, O) of images and the gradient (B, H', W', O) of what came out."""
+    (kh, kw, channels, out), (sh, sw) = shape, strides
+    grid_hw = [n + k // s - 1 for n, k, s in zip(g.shape[1:3], (kh, kw), strides, strict=True)]
+    edges = _edges(x.shape, (kh, kw), strides, padding, grid_hw)
+    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((low, high, 0) for low, high in edges), (0, 0, 0)))
+    x = x.reshape(-1, grid_hw[0], sh, grid_hw[1], sw, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(-1, *grid_hw, sh * sw * channels)
+    # Summed over the batch: the examples are what a convolution calls its input's channels.
+    w = lax.conv_general_dilated(x, g, (1, 1), "VALID", dimension_numbers=("CHWN", "IHWO", "HWNC"))
+    return w.reshape(kh // sh, kw // sw, sh, sw, channels, out).transpose(0, 2, 1, 3, 4, 5).reshape(shape)
+
+
+def _image_gradient(shape: tuple[int, ...], w: Any, g: Any, strides: Pair, padding: str) -> Any:
+    """Returns (B, H, W, C) of a kernel and the gradient (B, H', W', O) of what came out."""
+    (kh, kw, channels, out), (sh, sw) = w.shape, strides
+    rows, columns = kh // sh, kw // sw
+    w = w.reshape(rows, sh, columns, sw, channels, out).transpose(0, 2, 5, 1, 3, 4)
+    turned = w.reshape(rows, columns, out, sh * sw * channels)[::-1, ::-1]
+    full = [(rows - 1, rows - 1), (columns - 1, columns - 1)]
+    x = lax.conv_general_dilated(g, turned, (1, 1), full, dimension_numbers=_FORM)
+    grid_hw = x.shape[1:3]
+    x = x.reshape(-1, *grid_hw, sh, sw, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(-1, grid_hw[0] * sh, grid_hw[1] * sw, channels)
+    edges = _edges(shape, (kh, kw), strides, padding, grid_hw)
+    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((-low, -high, 0) for low, high in edges), (0, 0, 0)))
+
+
+def _edges(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: str, grid_hw: Any) -> list[Pair]:
+    """Returns what must be added to an image's height and width, at each end, to give a whole grid."""
+    before = [low for low, _ in lax.padtype_to_pads(shape[1:3], kernel, strides, padding)]
+    sizes = zip(grid_hw, strides, shape[1:3], before, strict=True)
+    return [(low, points * stride - size - low) for points, stride, size, low in sizes]

@@ -1,0 +1,71 @@
+"""Convolutions in the forms that a CPU computes fast are convolutions: outputs and both gradients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.engine.jax_runs import ROOT
+
+# Image, kernel, strides, padding: each form, sizes that a stride does not divide, edges that no step reaches.
+CASES: list[tuple[list[int], list[int], list[int], str]] = [
+    ([4, 9, 8, 1], [3, 3, 1, 5], [1, 1], "SAME"),
+    ([4, 9, 8, 3], [3, 2, 3, 5], [1, 1], "VALID"),
+    ([4, 9, 8, 6], [3, 3, 6, 5], [1, 1], "SAME"),
+    ([4, 14, 14, 6], [6, 6, 6, 5], [2, 2], "VALID"),
+    ([4, 12, 12, 6], [6, 6, 6, 5], [2, 2], "SAME"),
+    ([4, 13, 15, 6], [4, 2, 6, 5], [2, 2], "SAME"),
+    ([4, 13, 15, 6], [4, 4, 6, 5], [2, 2], "VALID"),
+    ([4, 11, 11, 2], [3, 3, 2, 5], [3, 3], "VALID"),
+    ([4, 11, 11, 2], [4, 3, 2, 5], [2, 3], "SAME"),
+    ([4, 12, 12, 2], [3, 3, 2, 5], [2, 2], "SAME"),
+    ([4, 12, 12, 2], [1, 1, 2, 5], [2, 2], "SAME"),
+]
+PROGRAM = r"""
+import json, os, re, sys
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax, numpy as np
+from runner.model.jax_convolution import convolution
+rng, rows = np.random.default_rng(1), []
+for image, kernel, strides, padding in json.loads(sys.argv[1]):
+    def plain(x, w):
+        form = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=form)
+    own = lambda x, w: convolution(x, w, tuple(strides), padding)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in (image, kernel))
+    (expected, back), (got, own_back) = jax.vjp(plain, x, w), jax.vjp(own, x, w)
+    g = rng.normal(size=expected.shape).astype(np.float32)
+    pairs = [(expected, got), *zip(back(g), own_back(g))]
+    program = jax.jit(lambda x, w, g: jax.vjp(own, x, w)[1](g)).lower(x, w, g).as_text()
+    worst = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in pairs]
+    spread = bool(re.search(r"lhs_dilate = \[(?!1, 1\])", program))
+    rows.append([[a.shape == b.shape for a, b in pairs], worst, spread])
+print(json.dumps(rows))
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[list[Any]]:
+    command = [sys.executable, "-c", PROGRAM, json.dumps(CASES)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: list[list[Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_a_convolution_and_its_gradients_are_those_of_jax(rows: list[list[Any]], index: int) -> None:
+    shapes, worst, _ = rows[index]
+    assert shapes == [True] * 3
+    assert max(worst) < 2e-6, "sums of at most 3,000 float32 products, added in another order"
+
+
+def test_an_image_is_spread_out_only_where_the_strides_do_not_divide_the_kernel(rows: list[list[Any]]) -> None:
+    spread = [any(k % s for k, s in zip(kernel, strides, strict=False)) for _, kernel, strides, _ in CASES]
+    assert [row[2] for row in rows] == spread
+    assert 0 < sum(spread) < len(CASES)
