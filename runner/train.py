@@ -66,7 +66,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
         run_id = before.run.run_id if before else None
         with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
-            points = recovery.NewPoints(tracker, before)
+            points = recovery.NewPoints(tracker, before.checkpoint if before else None)
             _log_inputs(tracker, folder, data, config)
             if config.trainer.verify_first:
                 verify_recorded(config, content, data, folder, tracker, console)

@@ -85,16 +85,16 @@ class NewPoints:
     logged only where its value is the same.
     """
 
-    def __init__(self, tracker: Tracker, before: Previous | None) -> None:
+    def __init__(self, tracker: Tracker, checkpoint: Checkpoint | None) -> None:
         """Reads what the run has.
 
         Args:
           tracker: of the run.
-          before: where it goes on; null: a new run.
+          checkpoint: where it goes on; null: a new run.
         """
         self._tracker = tracker
-        self._stored = tracker.logged() if before else {}
-        restores = restores_of(before.checkpoint.history()) if before else []
+        self._stored = tracker.logged() if checkpoint is not None else {}
+        restores = restores_of(checkpoint.history()) if checkpoint is not None else []
         self._done_again = max((restore.bad for restore in restores), default=0)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -34,7 +34,9 @@ class Done:
 class NumpyEngine:
     """As much of an engine as the loop and its checkpoints use."""
 
-    def __init__(self, features: int, classes: int, rate: float = 0.1) -> None:
+    def __init__(self, features: int, classes: int, rate: float = 0.1, explodes: int | None = None) -> None:
+        """Makes the weights; step `explodes` ruins them at the full rate."""
+        self._explodes = explodes
         self.weight = np.random.default_rng(0).normal(size=(features, classes))
         self.momentum = np.zeros_like(self.weight)
         self._rate = rate
@@ -48,6 +50,8 @@ class NumpyEngine:
             x = as_float(batches.images[index]).reshape(len(batches.images[index]), -1)
             noise = np.random.default_rng([1, first_step + index]).random(x.shape) > 0.1  # a dropout of its own
             rows.append(self._step(x * noise, batches.labels[index], rate_factor))
+            if first_step + index + 1 == self._explodes and rate_factor == 1.0:
+                self.weight = self.weight + np.nan
         loss, accuracy = np.array(rows, np.float64).T
         return Done(StepMetrics(loss, accuracy))
 

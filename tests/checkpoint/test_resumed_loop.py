@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from runner import loop
 from runner.checkpoint import storage
-from runner.checkpoint.recovery import NewPoints, Previous
+from runner.checkpoint.recovery import NewPoints
 from runner.checkpoint.resume import load
-from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
 from runner.display import NoDisplay
@@ -41,6 +40,11 @@ class Store(NullTracker):
 
     points: list[tuple[str, int, float]] = field(default_factory=list)
     dies_at: int | None = None
+
+    def begin(self, found: Checkpoint | None) -> None:
+        """A run that left no checkpoint can't go on: the next one is a new one, with no points."""
+        if found is None:
+            self.points.clear()
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         if self.dies_at is not None and len(self.points) >= self.dies_at:
@@ -78,9 +82,14 @@ def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int =
 
 
 def train(
-    config: RunConfig, store: Store, folder: Path | None, start: Checkpoint | None = None, calls: int | None = None
+    config: RunConfig,
+    store: Store,
+    folder: Path | None,
+    start: Checkpoint | None = None,
+    calls: int | None = None,
+    explodes: int | None = None,
 ) -> tuple[NumpyEngine, loop.Result]:
-    engine = NumpyEngine(16, 3)
+    engine = NumpyEngine(16, 3, explodes=explodes)
     held = cast(Engine, engine)
     saver: Saver = NoSaver()
     if start is not None:
@@ -88,7 +97,7 @@ def train(
     if folder is not None:
         take = take_state(held, {})
         saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0)
-    points = NewPoints(store, Previous(SavedRun(Path(), {}), start) if start else None)
+    points = NewPoints(store, start)
     begin = loop.Start(start.step, start.history()) if start else None
     profiler = Profiler(config.trainer.profile, nothing, Path())
     around = loop.Around(points.log, points.forget, nothing, NoDisplay(), StopAfter(calls), saver, profiler)
@@ -133,6 +142,7 @@ def test_killed_anywhere_it_ends_the_same_with_every_point_once(
     folder, config, store = tmp_path_factory.mktemp("killed"), make_config(every), Store()
     for death in deaths:
         store.dies_at = death
+        store.begin(last(folder))
         try:
             train(config, store, folder, last(folder))
         except Killed:
@@ -143,6 +153,7 @@ def test_killed_anywhere_it_ends_the_same_with_every_point_once(
     store.dies_at = None
     found = last(folder)
     if found is None or found.step < whole[1].steps:
+        store.begin(found)
         engine, result = train(config, store, folder, found)
         same(engine, result, whole)
     assert sorted(store.points) == sorted(whole[2].points)
@@ -235,3 +246,34 @@ def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
     found._arrays = {"d/kernel": found._arrays["d/kernel"]}
     with pytest.raises(ConfigError, match="of another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
         load(cast(Engine, NumpyEngine(16, 3)), found)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deaths=st.lists(st.integers(0, 40), min_size=1, max_size=3), every=st.integers(2, 5), bad=st.integers(2, 22))
+def test_killed_before_or_after_it_went_back_it_ends_the_same_and_its_last_points_are_those_that_count(
+    tmp_path_factory: pytest.TempPathFactory, deaths: list[int], every: int, bad: int
+) -> None:
+    def run(store: Store, folder: Path, found: Checkpoint | None) -> tuple[NumpyEngine, loop.Result]:
+        config = make_config(every)
+        config.trainer.on_nan = "restore"
+        return train(config, store, folder, found, explodes=bad)
+
+    whole_store = Store()
+    whole = (*run(whole_store, tmp_path_factory.mktemp("whole"), None), whole_store)
+    assert len(whole[1].history.restores) == 1
+    folder, store = tmp_path_factory.mktemp("killed"), Store()
+    for death in deaths:
+        store.begin(last(folder))
+        store.dies_at = len(store.points) + death
+        try:
+            run(store, folder, last(folder))
+        except Killed:
+            store.points = store.points[: len(store.points) - len(store.points) % 4]
+        else:
+            break
+    store.dies_at = None
+    found = last(folder)
+    if found is None or found.step < whole[1].steps:
+        store.begin(found)
+        same(*run(store, folder, found), whole)
+    assert store.logged() == whole_store.logged()
