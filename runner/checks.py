@@ -103,6 +103,7 @@ def _check_optimizer(config: OptimizerConfig) -> None:
             allowed="nesterov looks ahead along the momentum, which is 0",
             mend="set optimizer.momentum=0.9 or optimizer.nesterov=false",
         )
+    within("optimizer.ema.decay", config.ema.decay, 0.0, 1.0)
     _check_clip(config.clip)
     _check_schedule(config.schedule)
 
@@ -187,17 +188,26 @@ def _check_dataset(config: DatasetConfig) -> None:
 
 
 def _check_batches(config: RunConfig) -> None:
-    """The axis that splits the images' first dim must divide every batch."""
-    axis = config.layout.inputs["image"][0]
+    """The axis that splits the images' first dim must divide every batch, a training batch in each of its parts."""
+    axis, parts = config.layout.inputs["image"][0], config.trainer.accumulate_steps
     size = config.mesh.axes[axis] if axis else 1
-    sizes = {"batch_size": config.dataset.batch_size, "eval_batch_size": config.dataset.eval_batch_size}
-    for key, batch in sizes.items():
-        if batch is not None and batch % size:
-            lower, upper = batch // size * size, -(-batch // size) * size
+    sizes = {"batch_size": (config.dataset.batch_size, parts), "eval_batch_size": (config.dataset.eval_batch_size, 1)}
+    for key, (batch, times) in sizes.items():
+        whole = size * times
+        if batch is not None and batch % whole:
+            lower, upper = batch // whole * whole, -(-batch // whole) * whole
             near = f"{lower} or dataset.{key}={upper}" if lower else f"{upper}"
+            why = f"the size of mesh axis {axis!r}" + (f" times trainer.accumulate_steps={times}" if times > 1 else "")
             raise refuse(
                 f"dataset.{key}",
                 batch,
-                allowed=f"a multiple of {size}, the size of mesh axis {axis!r}",
+                allowed=f"a multiple of {whole}, {why if size > 1 else f'trainer.accumulate_steps={times}'}",
                 mend=f"set dataset.{key}={near}",
             )
+    if parts > 1 and config.optimizer.reread_slots:
+        raise refuse(
+            "trainer.accumulate_steps",
+            parts,
+            allowed="1 with optimizer.reread_slots, a slip that is copied as it was",
+            mend="leave out one of the two",
+        )

@@ -18,7 +18,7 @@ def check(config: TrainerConfig) -> None:
     Raises:
       ConfigError: the first thing found that cannot work.
     """
-    for key in ("epochs", "evaluate_every", "log_every_steps"):
+    for key in ("epochs", "evaluate_every", "log_every_steps", "accumulate_steps"):
         positive(f"trainer.{key}", getattr(config, key))
     for key in (*_LENGTHS, "steps_per_call", "limit_eval_batches"):
         if getattr(config, key) is not None:

@@ -132,6 +132,20 @@ def clip(config: ClipConfig, gradients: list[Any], ops: Any = None) -> list[Any]
     return gradients
 
 
+def average(decay: float, old: Any, weight: Any, step: Any, ops: Any) -> Any:
+    """Returns the new moving average of a weight, as Keras 3 has it: the first update sets it to the weight.
+
+    Args:
+      decay: what the average keeps of itself.
+      old: average before.
+      weight: after the update.
+      step: steps done before this one, a float32 tensor.
+      ops: the module of the tensors.
+    """
+    kept = arrays.of(ops).number(step > 0) * decay
+    return old * kept + weight * (1 - kept)
+
+
 def learning_rate(config: OptimizerConfig, step: Any, total_steps: int, ops: Any = math) -> Any:
     """Returns the learning rate of a step.
 

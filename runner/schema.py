@@ -140,6 +140,17 @@ class ClipConfig:
 
 
 @dataclass
+class EmaConfig:
+    """Exponential moving average of the trained weights, which evaluations, exports and logged models then use.
+
+    Attributes:
+      decay: what the average keeps of itself at each update, which the first one sets to the weights; null: none.
+    """
+
+    decay: float | None = None
+
+
+@dataclass
 class OptimizerConfig:
     """Update rule and its numbers; what a rule does not use stays at null.
 
@@ -164,6 +175,7 @@ class OptimizerConfig:
     centered: bool | None = None
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
+    ema: EmaConfig = field(default_factory=EmaConfig)
 
 
 @dataclass

@@ -69,6 +69,8 @@ class TrainerConfig:
       limit_eval_batches: evaluates that many batches at most; null: every example.
       overfit_batches: trains on the same so many batches in every epoch, the first ones of the first epoch, and
         evaluates on their examples; null: on the splits.
+      accumulate_steps: a batch is computed in so many parts, one after another, whose gradients are added up for one
+        update: the same update with less memory for activations. Batch normalization then goes by the part.
       steps_per_call: training steps a device call; null: chosen by the runner.
       seed: initial weights, data order and dropout.
       evaluate_every: epochs between evaluations; the last epoch is always evaluated.
@@ -91,6 +93,7 @@ class TrainerConfig:
     eval_mean: str = "examples"
     limit_eval_batches: int | None = None
     overfit_batches: int | None = None
+    accumulate_steps: int = 1
     steps_per_call: int | None = None
     seed: int = 1337
     evaluate_every: int = 1

@@ -250,7 +250,7 @@ def _record_result(
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     names = ["curves.png", "confusion.png", "wrong.png", "summary.json"]
     if isinstance(engine, ShowsPieces):
-        shape = (config.dataset.batch_size, *data.train.images.shape[1:])
+        shape = (config.dataset.batch_size // config.trainer.accumulate_steps, *data.train.images.shape[1:])
         title = f"a batch of {shape[0]} images on mesh {mesh.describe(config.mesh.axes)}"
         plots.sharding(folder / "sharding.png", shape, engine.image_pieces(), title)
         names.append("sharding.png")

@@ -66,7 +66,7 @@ def check_profile(client: object, run_id: str, folder: Path) -> None:
     timed = [event for event in events if event.get("ph") == "X"]
     assert len(timed) > 10
     assert all(event["name"] and event["dur"] >= 0 and event["ts"] >= 0 for event in timed)
-    assert {event["pid"] for event in timed} <= {event["pid"] for event in events if event["ph"] == "M"}
+    assert {event["pid"] for event in timed} <= {event["pid"] for event in events if event.get("ph") == "M"}
 
 
 def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path: Path) -> None:

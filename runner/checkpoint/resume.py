@@ -64,7 +64,7 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
     only = sorted(set(own) ^ set(checkpoint))
     if only:
         where = "the checkpoint lacks" if only[0] in own else "this config has no"
-        what = "optimizer" if only[0].startswith("optimizer/") else "model"
+        what = {"optimizer": "optimizer", "ema": "optimizer.ema"}.get(only[0].split("/")[0], "model")
         raise ConfigError(
             f"checkpoint {checkpoint.folder} is refused: it is of another {what}, {where} {only[0]}; "
             f"set {what} as the run had it"

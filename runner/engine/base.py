@@ -262,7 +262,7 @@ class Engine(Protocol):
         ...
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one global batch, in the model's order."""
+        """Returns every layer's output for one batch, or for one of the parts that it is computed in."""
         ...
 
     def used_whole(self) -> Collection[str]:
@@ -270,11 +270,11 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        """Evaluates over every example of weight 1."""
+        """Evaluates over every example of weight 1, with the averages of the weights where the run keeps them."""
         ...
 
     def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path to variable; optimizer slots are `optimizer/<slot>/<path>`."""
+        """Returns canonical path to variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
         ...
 
     def state(self) -> dict[str, Array]:
@@ -290,7 +290,7 @@ class Engine(Protocol):
         ...
 
     def plain_model(self) -> Any:
-        """Returns a single-device model of the same framework with the present weights."""
+        """Returns a single-device model of the same framework with the present weights, or their averages."""
         ...
 
 

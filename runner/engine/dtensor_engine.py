@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,15 +26,15 @@ from runner.engine.base import (
     LayerOutput,
     Part,
     PlacedBatches,
-    StepMetrics,
     VariableInfo,
 )
+from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zeros
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
 from runner.engine.logits import LogitRows
 from runner.engine.packing import Packing, packing
-from runner.engine.storage import gather_for_use
+from runner.engine.storage import gather_for_use, read_held
 from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
 from runner.model import target
@@ -43,25 +43,6 @@ from runner.schema import RunConfig
 logger = logging.getLogger(__name__)
 
 _COMPILATIONS = 5
-_IGNORE = -1  # label of padding
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """Losses and hits of single examples, (K, B), still on the devices: no collective is spent on metrics."""
-
-    loss_kb: Any
-    hit_kb: Any
-    penalty_k: Any
-    weights: Array
-    steps: int
-
-    def read(self) -> StepMetrics:
-        weights = self.weights[: self.steps]
-        count = np.maximum(weights.sum(axis=1), 1.0)
-        loss = (unpack(self.loss_kb)[: self.steps] * weights).sum(axis=1) / count
-        accuracy = (unpack(self.hit_kb)[: self.steps] * weights).sum(axis=1) / count
-        return StepMetrics(loss + unpack(self.penalty_k)[: self.steps], accuracy)
 
 
 class Source(Protocol):
@@ -110,7 +91,8 @@ class DTensorEngine:
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         prepare_environment(config)
         self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
-        self._batch_axis = config.layout.inputs["image"][0]
+        self._batch_axis, self._parts = config.layout.inputs["image"][0], config.trainer.accumulate_steps
+        self._micro_batch = config.dataset.batch_size // self._parts
 
     def build(self) -> None:
         """Makes devices, mesh, model and slots, checks the plan and runs the canary.
@@ -129,7 +111,7 @@ class DTensorEngine:
         self._source.check(plain, self._config)
         drawn = self._source.variables(plain)
         shapes = {path: tuple(variable.shape) for path, variable in drawn.items()}
-        axes, images = self._config.mesh.axes, (self._config.dataset.batch_size, *self._data.input_shape)
+        axes, images = self._config.mesh.axes, (self._micro_batch, *self._data.input_shape)
         layout.check_inputs(self._config.layout, images, axes)
         self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
         layouts = {path: self._layout(placement.spec) for path, placement in self.placements.items()}
@@ -143,10 +125,15 @@ class DTensorEngine:
             for path in self._trained
             for slot in optimizer.make_rule(self._config.optimizer).slots
         }
+        if self._config.optimizer.ema.decay is not None:
+            self._slots |= {f"ema/{path}": zeros(self._variables[path]) for path in self._trained}
+        self._sums = {path: zeros(self._variables[path]) for path in self._trained} if self._parts > 1 else {}
         self._gather_for_use()
         if not self._planning:
             for path, variable in drawn.items():  # drawn whole: what is drawn under a layout depends on the mesh
-                self._variables[path].assign(pack(variable.numpy(), self._variables[path].layout))
+                for held in (self._variables[path], self._slots.get(f"ema/{path}")):
+                    if held is not None:
+                        held.assign(pack(variable.numpy(), held.layout))
         self._prepare_calls()
 
     def _make_source(self) -> Source:
@@ -173,7 +160,8 @@ class DTensorEngine:
         self._label_layout = self._layout((None, *label))
         self._vector = self._layout((None,))
         self._train: Any = None
-        held = Held(self._model, self._variables, self._slots, self._trained, self._mesh, self._packing())
+        state = self._model, self._variables, self._slots, self._sums, self._trained
+        held = Held(*state, self._mesh, self._packing())
         self._steps = Steps(self._config, self._data.num_classes, self._total_steps, held)
         self._eval = self._traced(self._steps.evaluate)
 
@@ -181,6 +169,8 @@ class DTensorEngine:
         """Returns how the state is packed while a call lasts, None where each variable stays by itself."""
         inputs, options = self._config.layout.inputs, self._config.engine
         if not options.combine_all_reduces or self._config.optimizer.reread_slots or any(inputs["image"][1:]):
+            return None
+        if self._parts > 1:  # the sums of the parts' gradients lie in variables of their own
             return None
         trained = {path: self._variables[path] for path in self._trained}
         return packing(
@@ -197,10 +187,13 @@ class DTensorEngine:
         return tf.function(function, autograph=not target.is_own(self._config.model))
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Packs images as uint8, and labels with -1 in place of padding."""
-        labels = np.where(batches.weights > 0, batches.labels, _IGNORE).astype(np.int32)
+        """Packs images as uint8, and labels with -1 in place of padding, micro-batch by micro-batch."""
+        return self._packed(batches, self._parts)
+
+    def _packed(self, batches: HostBatches, parts: int) -> PlacedBatches:
+        images, labels = cut(batches, parts)
         return PlacedBatches(
-            pack(batches.images, self._image_layout), pack(labels, self._label_layout), batches.weights, batches.steps
+            pack(images, self._image_layout), pack(labels, self._label_layout), batches.weights, batches.steps
         )
 
     def compile(self, batches: PlacedBatches) -> None:
@@ -226,11 +219,12 @@ class DTensorEngine:
                 raise self._steps.refusal from None
             raise
 
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> _Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall:
         """Runs the steps in one call; their number is an input, so that it needs no new trace."""
         self.compile(batches)
-        loss, hit, penalty = self._train(*self._train_inputs(batches, batches.steps, first_step, rate_factor))
-        return _Pending(loss, hit, penalty, batches.weights, batches.steps)
+        inputs = self._train_inputs(batches, batches.steps * self._parts, first_step, rate_factor)
+        loss, hit, penalty = self._train(*inputs)
+        return PendingCall(loss, hit, penalty, batches.weights, batches.steps, self._parts, unpack)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Traces what runs in the context."""
@@ -251,7 +245,7 @@ class DTensorEngine:
             raise EngineError("the step's collectives are asked for before it was compiled")
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
         axes, names = self._config.mesh.axes, {path: variable.name for path, variable in self._variables.items()}
-        return program.collectives(
+        found = program.collectives(
             self._steps.loop,
             self._before,
             axes,
@@ -261,17 +255,18 @@ class DTensorEngine:
             data_axes,
             self._steps.packing,
         )
+        return [replace(c, count=c.count * self._parts, bytes=c.bytes * self._parts) for c in found]
 
     def _train_inputs(
-        self, batches: PlacedBatches, steps: int, first_step: int, rate_factor: float = 1.0
+        self, batches: PlacedBatches, rounds: int, first_step: int, rate_factor: float = 1.0
     ) -> tuple[Any, ...]:
         """Returns images, labels and all numbers of a call in one vector.
 
         DTensor takes an input of a few elements for a constant, and compiles anew when its value changes.
         """
-        counts = np.maximum(batches.weights.sum(axis=1), 1.0)
+        counts = example_counts(batches.weights, self._parts)
         numbers = np.zeros(COUNTS + len(counts), np.float32)
-        numbers[:3], numbers[COUNTS:] = (steps, first_step, rate_factor), counts
+        numbers[:3], numbers[COUNTS:] = (rounds, first_step, rate_factor), counts
         return batches.images, batches.labels, pack(numbers, self._vector)
 
     def _compiled(self, batches: PlacedBatches) -> Any:
@@ -306,8 +301,10 @@ class DTensorEngine:
         placed = self.place(HostBatches(batches.images[:1], batches.labels[:1], batches.weights[:1], 1))
         held = {path: self._variables[path] for path in self._variables if path not in self._trained}
         before = {path: unpack(variable) for path, variable in held.items()}
-        found = self._traced(self._steps.gradients)(*self._train_inputs(placed, 1, step))
-        gradients = {path: unpack(gradient) for path, gradient in zip(self._trained, found, strict=True)}
+        traced = self._traced(self._steps.gradients)
+        drawn = (traced(*self._train_inputs(placed, i, step * self._parts + i)) for i in range(self._parts))
+        rounds = [[unpack(gradient) for gradient in found] for found in drawn]
+        gradients = {path: sum(found) for path, found in zip(self._trained, zip(*rounds, strict=True), strict=True)}
         for path, value in before.items():
             held[path].assign(pack(value, held[path].layout))
         return gradients
@@ -318,19 +315,34 @@ class DTensorEngine:
         shapes: tuple[tuple[int, ...], ...] = ((), (classes, classes))
         sums = [pack(np.zeros(shape, np.float32), self._layout((None,) * len(shape))) for shape in shapes]
         rows = LogitRows(unpack)
-        for batch in batches:
-            placed = self.place(batch)
-            *sums, logits = self._eval(placed.images, placed.labels, *sums)
-            rows.add(logits, batch.weights[0])
-        confusion = np.rint(unpack(sums[1])).astype(np.int64)
+        with self._averages():
+            for batch in batches:
+                placed = self._packed(batch, 1)
+                *sums, logits = self._eval(placed.images, placed.labels, *sums)
+                rows.add(logits, batch.weights[0])
+            loss_sum, confusion_sum = (unpack(each) for each in sums)
+        confusion = np.rint(confusion_sum).astype(np.int64)
         examples = int(confusion.sum())
         share = 1.0 / max(examples, 1)
-        loss, accuracy = float(unpack(sums[0])) * share, float(np.trace(confusion)) * share
+        loss, accuracy = float(loss_sum) * share, float(np.trace(confusion)) * share
         return EvalMetrics(loss, accuracy, examples, confusion, rows.whole(classes))
 
+    @contextmanager
+    def _averages(self) -> Iterator[None]:
+        """Puts the averages of the weights, where the run keeps them, into the model while the context lasts."""
+        averages = {path: self._slots[f"ema/{path}"] for path in self._trained if f"ema/{path}" in self._slots}
+        before = {path: read_held(self._variables[path]) for path in averages}
+        try:
+            for path, average in averages.items():
+                self._variables[path].assign(average.read_value())
+            yield
+        finally:
+            for path, value in before.items():
+                self._variables[path].assign(value)
+
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one global batch, in the order of the calls."""
-        return self._source.layer_outputs(self._config.dataset.batch_size)
+        """Returns every layer's output for one micro-batch, in the order of the calls."""
+        return self._source.layer_outputs(self._micro_batch)
 
     def used_whole(self) -> set[str]:
         """Returns the paths of variables that operations need whole."""
@@ -372,8 +384,9 @@ class DTensorEngine:
             variable.assign(pack(value.astype(variable.dtype.as_numpy_dtype), variable.layout))
 
     def plain_model(self) -> Any:
-        """Returns the plain model with the present weights."""
-        return self._source.exported({path: unpack(variable) for path, variable in self._variables.items()})
+        """Returns the plain model with the present weights, or their averages."""
+        with self._averages():
+            return self._source.exported({path: unpack(variable) for path, variable in self._variables.items()})
 
 
 def check_layouts(variables: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:

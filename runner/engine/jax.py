@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,15 @@ from runner.engine.base import (
     ProgramCost,
     VariableInfo,
 )
-from runner.engine.jax_arrays import Pending, parts
+from runner.engine.calls import PendingCall, cut, example_counts
+from runner.engine.jax_arrays import pieces
 from runner.engine.jax_compile import choose, compiled, compiled_to_read, program_cost
 from runner.engine.logits import LogitRows
 from runner.engine.trace import trace_jax
 from runner.errors import EngineError
 from runner.schema import RunConfig
 
-_IGNORE = -1  # label of padding
+_SUM = "sum/"  # of a step's gradients so far; between two steps it means nothing, and is not saved
 
 
 class JaxEngine:
@@ -45,6 +47,8 @@ class JaxEngine:
         jax_environment.check_installed()
         jax_environment.prepare_environment(config)
         self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
+        self._parts = config.trainer.accumulate_steps
+        self._micro_batch = config.dataset.batch_size // self._parts
         self._programs: dict[tuple[int, ...], Any] = {}
 
     def build(self) -> None:
@@ -70,7 +74,7 @@ class JaxEngine:
         check_model(self._model, self._config, self._data.num_classes)
         names = Names(self._model)
         shapes = {path: tuple(variable.shape) for path, variable in names.variables.items()}
-        axes, images = self._config.mesh.axes, (self._config.dataset.batch_size, *self._data.input_shape)
+        axes, images = self._config.mesh.axes, (self._micro_batch, *self._data.input_shape)
         layout.check_inputs(self._config.layout, images, axes)
         self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
         self._make_state(names)
@@ -92,13 +96,19 @@ class JaxEngine:
         self._slots = self._rule_slots()
         shardings = {path: self._sharding(placement.spec) for path, placement in self.placements.items()}
         trained = [shardings[path] for path in self._trained]
-        self._shardings = State(trained, [shardings[path] for path in self._held], [trained for _ in self._slots])
+        averages = trained if self._config.optimizer.ema.decay is not None else []
+        sums = trained if self._parts > 1 else []
+        held = [shardings[path] for path in self._held]
+        self._shardings = State(trained, held, [trained for _ in self._slots], averages, sums)
         kinds = {path: (tuple(variable.shape), variable.dtype) for path, variable in names.variables.items()}
-        kinds |= {f"optimizer/{slot}/{path}": kinds[path] for slot in self._slots for path in self._trained}
+        for path in self._trained:
+            own = (*(f"optimizer/{slot}/{path}" for slot in self._slots), f"ema/{path}", f"{_SUM}{path}")
+            kinds |= dict.fromkeys(own, kinds[path])
         if self._planning:
             self._state = self._map_state(lambda path, where: jax.ShapeDtypeStruct(*kinds[path], sharding=where))
             return
         values = {path: np.asarray(variable.value) for path, variable in names.variables.items()}
+        values |= {f"ema/{path}": values[path] for path in self._trained}
         self._put({path: values[path] if path in values else np.zeros(*kind) for path, kind in kinds.items()})
 
     def _rule_slots(self) -> tuple[str, ...]:
@@ -117,18 +127,20 @@ class JaxEngine:
         """Returns the state's tree with canonical paths as its leaves."""
         from runner.engine.jax_step import State
 
-        return State(
-            self._trained, self._held, [[f"optimizer/{slot}/{path}" for path in self._trained] for slot in self._slots]
-        )
+        slots = [[f"optimizer/{slot}/{path}" for path in self._trained] for slot in self._slots]
+        averages = [f"ema/{path}" for path in self._trained if self._shardings.averages]
+        sums = [f"{_SUM}{path}" for path in self._trained if self._shardings.sums]
+        return State(self._trained, self._held, slots, averages, sums)
 
     def _put(self, values: Mapping[str, Array]) -> None:
-        """Places whole host arrays as the state."""
+        """Places whole host arrays as the state; a step begins the sums of its gradients anew."""
         import jax
 
         # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
-        self._state = self._map_state(
-            lambda path, sharding: jax.device_put(np.array(values[path]), sharding, may_alias=False)
-        )
+        def placed(path: str, sharding: Any) -> Any:
+            return jax.device_put(np.array(values[path.removeprefix(_SUM)]), sharding, may_alias=False)
+
+        self._state = self._map_state(placed)
 
     def _map_state(self, make: Callable[[str, Any], Any]) -> Any:
         """Returns the state's tree with what a function of canonical path and sharding gives."""
@@ -159,11 +171,12 @@ class JaxEngine:
             lambda value, what: jax.lax.with_sharding_constraint(value, pins[what]),
         )
         self._functions = step
-        self._way = choose(step, self._state, self._trained, self._config, self._data.input_shape)
+        images = self._micro_batch, *self._data.input_shape
+        self._way = choose(step, self._state, self._trained, self._config, images)
         looped = self._way.loop_on_device
         losses = self._label if looped else pins["label"]
         placed = (self._shardings, losses, losses, self._whole)
-        self._train = jax.jit(step.many if looped else step.one, donate_argnums=0, out_shardings=placed)
+        self._train = jax.jit(step.many if looped else step.step, donate_argnums=0, out_shardings=placed)
         sums = (self._whole, self._whole)
         logits = self._sharding((image[0], None))
         self._eval = jax.jit(step.evaluated, out_shardings=(sums, logits))
@@ -196,17 +209,19 @@ class JaxEngine:
         return Randomness(places, np.asarray(states, np.uint32), draws)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Places images as uint8, and labels with -1 in place of padding."""
+        """Places images as uint8, and labels with -1 in place of padding, micro-batch by micro-batch."""
+        return self._placed(batches, self._parts)
+
+    def _placed(self, batches: HostBatches, parts: int) -> PlacedBatches:
         import jax
 
-        labels = np.where(batches.weights > 0, batches.labels, _IGNORE).astype(np.int32)
-        images, labels = jax.device_put((batches.images, labels), (self._image, self._label))
+        images, labels = jax.device_put(cut(batches, parts), (self._image, self._label))
         return PlacedBatches(images, labels, batches.weights, batches.steps)
 
     def _numbers(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Array:
         factor = np.float32(rate_factor).view(np.int32)
-        counts = np.maximum(batches.weights.sum(axis=1), 1.0)
-        return np.concatenate([[batches.steps, first_step, factor], counts]).astype(np.int32)
+        counts = example_counts(batches.weights, self._parts)
+        return np.concatenate([[batches.steps * self._parts, first_step, factor], counts]).astype(np.int32)
 
     def compile(self, batches: PlacedBatches) -> None:
         """Makes the training program for batches of these shapes, from disk where an earlier run left it."""
@@ -221,18 +236,18 @@ class JaxEngine:
             self._programs[shape] = compiled_to_read(lowered) if self._planning else compiled(lowered, self._way)
         return self._programs[shape]
 
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall:
         """Runs the steps in one program, or one after another without waiting for any."""
         program, numbers = self._compiled(batches), self._numbers(batches, first_step, rate_factor)
         if self._way.loop_on_device:
             self._state, loss, hit, penalty = program(self._state, batches.images, batches.labels, numbers)
-            return Pending(loss, hit, penalty, batches.weights, batches.steps)
+            return PendingCall(loss, hit, penalty, batches.weights, batches.steps, self._parts, np.asarray)
         rows = []
-        for index in range(batches.steps):
+        for index in range(batches.steps * self._parts):
             self._state, *row = program(self._state, batches.images, batches.labels, numbers, np.int32(index))
             rows.append(row)
         losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
-        return Pending(losses, hits, penalties, batches.weights, batches.steps)
+        return PendingCall(losses, hits, penalties, batches.weights, batches.steps, self._parts, np.asarray)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Traces what runs in the context."""
@@ -241,8 +256,10 @@ class JaxEngine:
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; the state stays as it is."""
         placed = self.place(batches)
-        found = self._gradients(self._state, placed.images, placed.labels, self._numbers(placed, step))
-        return {path: np.array(gradient) for path, gradient in zip(self._trained, found, strict=True)}
+        arguments = self._state, placed.images, placed.labels, self._numbers(placed, step)
+        rounds = [map(np.asarray, self._gradients(*arguments, np.int32(i))) for i in range(self._parts)]
+        sums = [np.array(sum(found)) for found in zip(*rounds, strict=True)]
+        return dict(zip(self._trained, sums, strict=True))
 
     def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
         """Evaluates batch by batch, sums kept on the devices and read once, logits a batch late."""
@@ -251,10 +268,10 @@ class JaxEngine:
         classes = self._data.num_classes
         zero = (np.zeros((), np.float32), np.zeros((classes, classes), np.int32))
         sums = jax.device_put(zero, (self._whole, self._whole))
-        weights = (self._state.trained, self._state.held)
+        weights = (self._state.averages or self._state.trained, self._state.held)
         rows = LogitRows(np.asarray)
         for batch in batches:
-            placed = self.place(batch)
+            placed = self._placed(batch, 1)
             sums, logits = self._eval(weights, placed.images, placed.labels, sums)
             rows.add(logits, batch.weights[0])
         confusion = np.asarray(sums[1]).astype(np.int64)
@@ -285,27 +302,27 @@ class JaxEngine:
 
         data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
         text, axes = self.program.as_text(), self._config.mesh.axes
-        return collectives(
-            text, axes, self.placements, self._layers, self._trained, data_axes, looped=self._way.loop_on_device
-        )
+        named = self.placements, self._layers, self._trained
+        found = collectives(text, axes, *named, data_axes, looped=self._way.loop_on_device)
+        return [replace(c, count=c.count * self._parts, bytes=c.bytes * self._parts) for c in found]
 
     def program_cost(self) -> ProgramCost | None:
         """Returns what XLA counts of the compiled step on one device."""
-        return program_cost(self.program)
+        return program_cost(self.program, self._parts)
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one global batch, in the order of the calls."""
+        """Returns every layer's output for one micro-batch, in the order of the calls."""
         from runner.engine.jax_model import layer_outputs
 
-        return layer_outputs(self._model, self._config.dataset.batch_size, self._data)
+        return layer_outputs(self._model, self._micro_batch, self._data)
 
     def used_whole(self) -> set[str]:
         """Returns nothing: XLA splits every operation."""
         return set()
 
     def image_pieces(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
-        shape = (self._config.dataset.batch_size, *self._data.input_shape)
+        """Returns device number -> (start, stop) in each dim of what the device holds of a micro-batch of images."""
+        shape = (self._micro_batch, *self._data.input_shape)
         held = self._sharding(self._config.layout.inputs["image"]).devices_indices_map(shape)
         numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
         return {
@@ -316,7 +333,8 @@ class JaxEngine:
     def _arrays(self) -> dict[str, Any]:
         import jax
 
-        return dict(zip(jax.tree.leaves(self._state_paths()), jax.tree.leaves(self._state), strict=True))
+        kept = self._state_paths()._replace(sums=[]), self._state._replace(sums=[])
+        return dict(zip(*(jax.tree.leaves(tree) for tree in kept), strict=True))
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
@@ -336,7 +354,7 @@ class JaxEngine:
 
     def parts(self) -> dict[str, list[Part]]:
         """Returns host copies of variables and slots, each in its different pieces."""
-        return {path: parts(array) for path, array in self._arrays().items()}
+        return {path: pieces(array) for path, array in self._arrays().items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
@@ -359,5 +377,5 @@ class JaxEngine:
 
         model, held = self._factory.build(stock=True), self.state()
         for path, variable in Names(model).variables.items():
-            variable.assign(held[path])
+            variable.assign(held.get(f"ema/{path}", held[path]))
         return model

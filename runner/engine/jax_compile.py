@@ -41,7 +41,7 @@ class Way:
     cpu_convolutions: bool
 
 
-def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, input_shape: tuple[int, ...]) -> Way:
+def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, images: tuple[int, ...]) -> Way:
     """Traces the loss, and chooses by the operations that it takes.
 
     Args:
@@ -49,16 +49,15 @@ def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, inp
       state: as the step reads it.
       trained: paths of its trainable variables.
       config: the run's.
-      input_shape: of an image.
+      images: shape (B, H, W, D) of a micro-batch.
 
     Raises:
       ConfigError: the loss does not depend on a trainable variable.
     """
     import jax
 
-    batch = config.dataset.batch_size
-    x = jax.ShapeDtypeStruct((batch, *input_shape), np.float32)
-    y, number = jax.ShapeDtypeStruct((batch,), np.int32), jax.ShapeDtypeStruct((), np.int32)
+    x = jax.ShapeDtypeStruct(images, np.float32)
+    y, number = jax.ShapeDtypeStruct(images[:1], np.int32), jax.ShapeDtypeStruct((), np.int32)
     traced = jax.make_jaxpr(step.losses)(state.trained, state.held, x, y, number, number).jaxpr
     read = {id(variable) for equation in traced.eqns for variable in equation.invars}
     for path, variable in zip(trained, traced.invars, strict=False):
@@ -113,8 +112,13 @@ def _with_options(lowered: Any, options: dict[str, Any]) -> Any:
         return lowered.compile()
 
 
-def program_cost(program: Any) -> ProgramCost | None:
-    """Returns what XLA counts of a compiled program on one device; of a loop, its body once."""
+def program_cost(program: Any, parts: int) -> ProgramCost | None:
+    """Returns what XLA counts of a compiled program on one device; of a loop, its body once.
+
+    Args:
+      program: compiled; a round of it computes one micro-batch.
+      parts: micro-batches of a step.
+    """
     memory, counted = program.memory_analysis(), program.cost_analysis()
     if memory is None or not counted:
         return None
@@ -123,6 +127,6 @@ def program_cost(program: Any) -> ProgramCost | None:
         output_bytes=memory.output_size_in_bytes,
         reused_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
-        flops=float(counted.get("flops", 0.0)),
-        accessed_bytes=float(counted.get("bytes accessed", 0.0)),
+        flops=parts * float(counted.get("flops", 0.0)),
+        accessed_bytes=parts * float(counted.get("bytes accessed", 0.0)),
     )

@@ -15,7 +15,7 @@ from runner.model import scope
 from runner.schema import RunConfig
 
 _BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
-# Where the batches' example counts begin among a call's numbers: after the steps to do, those done, the rate's factor.
+# Where the batches' example counts begin among a call's numbers: after rounds to do, steps done, the rate's factor.
 COUNTS = 3
 
 
@@ -26,11 +26,15 @@ class State(NamedTuple):
       trained: trainable variables, in the model's order.
       held: the other weights, as batch statistics, in the model's order.
       slots: one list a slot name, each aligned with `trained`.
+      averages: of the trained variables, aligned with them; none where the run keeps none.
+      sums: of the gradients of a step's micro-batches so far, likewise; none where a step has one part.
     """
 
     trained: list[Any]
     held: list[Any]
     slots: list[list[Any]]
+    averages: list[Any]
+    sums: list[Any]
 
 
 @dataclass(frozen=True)
@@ -81,48 +85,56 @@ class Step:
         import jax.numpy as jnp
 
         self._model, self._config, self._total_steps = model, config, total_steps
-        self._random, self._pin = random, pin
+        self._random, self._pin, self._parts = random, pin, config.trainer.accumulate_steps
         self._rule = optimizer.make_rule(config.optimizer, jnp)
 
-    def losses(self, trained: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, count: Any, done: Any) -> Any:
-        """Returns the mean loss, with each example's loss (B,), the logits (B, C), the penalties and new weights."""
+    def losses(self, trained: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> Any:
+        """Returns the mean loss, with each example's loss (B,), the logits (B, C), the penalties and new weights.
+
+        Of a step of several parts it is a micro-batch's share: the parts' losses add up to the mean loss.
+        """
         import jax.numpy as jnp
 
-        full = self._random.insert(held, done)
-        with scope.enter(scope.Scope(self._config.trainer.seed, done)):
+        full = self._random.insert(held, drawn)
+        with scope.enter(scope.Scope(self._config.trainer.seed, drawn)):
             logits, full, penalties = self._model.stateless_call(
                 trained, full, x_bhwd, training=True, return_losses=True
             )
         logits_bc = logits.astype(jnp.float32)
         loss_b = _entropy(logits_bc, y_b) * (y_b >= 0)
         penalty = sum(penalties) if penalties else jnp.float32(0.0)
-        return jnp.sum(loss_b / count) + penalty, (loss_b, logits_bc, penalty, self._random.remove(full))
+        return jnp.sum(loss_b / count) + penalty / self._parts, (loss_b, logits_bc, penalty, self._random.remove(full))
 
-    def gradients(self, state: State, x_bhwd: Any, y_b: Any, count: Any, done: Any) -> tuple[list[Any], Any]:
+    def gradients(self, state: State, x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> tuple[list[Any], Any]:
         """Returns the gradients of the mean loss, and what `losses` gives beside it."""
         import jax
 
         grad = jax.grad(self.losses, has_aux=True)
-        found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, done)
+        found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, drawn)
         return found
 
-    def step(
-        self, state: State, x_bhwd: Any, y_b: Any, count: Any, done: Any, factor: Any
-    ) -> tuple[State, Any, Any, Any]:
-        """One step: the new state, each example's loss and hit (B,), and the penalty."""
+    def step(self, state: State, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[State, Any, Any, Any]:
+        """Round `index` of a call, see `many`: the new state, each example's loss and hit (B,), and the penalty."""
         import jax
         import jax.numpy as jnp
 
-        gradients, (loss_b, logits_bc, penalty, held) = self.gradients(state, x_bhwd, y_b, count, done)
+        x_bhwd, y_b, count, drawn = self._batch(images, labels, numbers, index)
+        gradients, (loss_b, logits_bc, penalty, held) = self.gradients(state, x_bhwd, y_b, count, drawn)
+        done = (numbers[1] + index // self._parts).astype(jnp.float32)
+        factor = jax.lax.bitcast_convert_type(numbers[2], jnp.float32)
         with jax.named_scope("update"):
-            trained, slots = self._update(state, gradients, done.astype(jnp.float32), factor)
+            state = self._update(state._replace(held=held), gradients, done, index % self._parts, factor)
         hit_b = (jnp.argmax(logits_bc, -1) == y_b).astype(jnp.float32)
-        return self._pin(State(trained, held, slots), "state"), loss_b, hit_b, penalty
+        return self._pin(state, "state"), loss_b, hit_b, penalty
 
-    def _update(self, state: State, gradients: list[Any], done: Any, factor: Any) -> tuple[list[Any], list[list[Any]]]:
+    def _update(self, state: State, gradients: list[Any], done: Any, part: Any, factor: Any) -> State:
+        import jax
         import jax.numpy as jnp
 
         rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, jnp) * factor
+        if self._parts > 1:
+            begun = [jnp.where(part > 0, old, jnp.zeros_like(old)) for old in state.sums]
+            gradients = [old + new for old, new in zip(begun, gradients, strict=True)]
         clipped = optimizer.clip(self._config.optimizer.clip, gradients, jnp)
         trained: list[Any] = []
         slots: list[list[Any]] = [[] for _ in self._rule.slots]
@@ -132,21 +144,26 @@ class Step:
             trained.append(new_weight)
             for name, held in zip(self._rule.slots, slots, strict=True):
                 held.append(new[name])
-        return trained, slots
-
-    def one(self, state: State, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[State, Any, Any, Any]:
-        """Step `index` of a call, as a program of its own: images (K, B, H, W, D), labels (K, B), see `many`."""
-        return self.step(state, *self._batch(images, labels, numbers, index), self._factor(numbers))
+        pairs = zip(state.averages, trained, strict=bool(state.averages))
+        averages = [optimizer.average(self._config.optimizer.ema.decay or 0.0, a, w, done, jnp) for a, w in pairs]
+        changed = state._replace(trained=trained, slots=slots, averages=averages)
+        if self._parts == 1:
+            return changed
+        last = part == self._parts - 1  # else all but the sums stays as it was
+        chosen: State = jax.tree.map(lambda new, old: jnp.where(last, new, old), changed, state)
+        return chosen._replace(held=state.held, sums=gradients)
 
     def many(self, state: State, images: Any, labels: Any, numbers: Any) -> tuple[State, Any, Any, Any]:
         """A call's steps as one program, their number an input so that it needs no compilation of its own.
+
+        A step of several parts is as many rounds of the loop, each over one micro-batch; K and B are then theirs.
 
         Args:
           state: before.
           images: uint8 (K, B, H, W, D).
           labels: int32 (K, B), -1 for padding.
-          numbers: int32 (3 + K,): steps to do, steps done before, the bits of the float32 that the learning rate is
-            multiplied by, and each batch's count of examples.
+          numbers: int32 (3 + K,): rounds to do, steps done before, the bits of the float32 that the learning rate is
+            multiplied by, and the count of examples of each round's step.
 
         Returns:
           The new state, losses (K, B), hits (K, B) and penalties (K,), 0 for what was not computed.
@@ -156,7 +173,7 @@ class Step:
 
         def body(index: Any, carried: tuple[State, Any, Any, Any]) -> tuple[State, Any, Any, Any]:
             state, *found = carried
-            state, *new = self.step(state, *self._batch(images, labels, numbers, index), self._factor(numbers))
+            state, *new = self.step(state, images, labels, numbers, index)
             return state, *(
                 jax.lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(found, new, strict=True)
             )
@@ -167,24 +184,17 @@ class Step:
         return found
 
     def _batch(self, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[Any, Any, Any, Any]:
-        """Returns images in [0, 1], labels, the count of examples and the steps done, of one step of a call."""
+        """Returns images in [0, 1], labels, the count of examples and the micro-batches done, of a round of a call."""
         import jax
         import jax.numpy as jnp
 
         x_bhwd = scaled(self._pin(jax.lax.dynamic_index_in_dim(images, index, 0, keepdims=False), "image"))
         y_b = self._pin(jax.lax.dynamic_index_in_dim(labels, index, 0, keepdims=False), "label")
-        return x_bhwd, y_b, numbers[COUNTS + index].astype(jnp.float32), numbers[1] + index
+        return x_bhwd, y_b, numbers[COUNTS + index].astype(jnp.float32), numbers[1] * self._parts + index
 
-    def _factor(self, numbers: Any) -> Any:
-        import jax
-
-        return jax.lax.bitcast_convert_type(numbers[2], "float32")
-
-    def whole_gradients(self, state: State, images: Any, labels: Any, numbers: Any) -> list[Any]:
-        """The gradients of a call's first batch."""
-        import jax.numpy as jnp
-
-        found, _ = self.gradients(state, *self._batch(images, labels, numbers, jnp.int32(0)))
+    def whole_gradients(self, state: State, images: Any, labels: Any, numbers: Any, index: Any) -> list[Any]:
+        """The gradients of one micro-batch of a call's first batch."""
+        found, _ = self.gradients(state, *self._batch(images, labels, numbers, index))
         return found
 
     def evaluated(

@@ -25,7 +25,7 @@ from runner.evaluate.saved import data_spec, evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
 from runner.export.log import log_saved_model
-from runner.export.plain import make_plain
+from runner.export.plain import make_plain, weights_in_use
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.logs import quiet_native_log
 from runner.schema import RunConfig
@@ -86,7 +86,7 @@ def _predictions(config: RunConfig, saved: Previous, data: Dataset, log: Path) -
 def _write(config: RunConfig, saved: Previous, data: Dataset, folder: Path, log: Path) -> Written:
     with quiet_native_log(log):
         spec = data_spec(data)
-        plain = make_plain(config, spec, saved.checkpoint)
+        plain = make_plain(config, spec, weights_in_use(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
         return write_model(plain, spec.input_shape, folder, convert=convert, tensorflow=tensorflow)

@@ -28,6 +28,17 @@ class PlainModel:
     why: str = ""
 
 
+def weights_in_use(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns what evaluations compute with: the averages of the weights where the run keeps them, else the weights.
+
+    Args:
+      state: what an engine's `state` or a checkpoint holds.
+    """
+    paths = set(state)
+    own = [path for path in state if not path.startswith(("optimizer/", "ema/"))]
+    return {path: state[f"ema/{path}" if f"ema/{path}" in paths else path] for path in own}
+
+
 def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
     """Builds the config's model on one device, of its framework's own layers.
 

@@ -52,7 +52,7 @@ class LayerPlan:
     Attributes:
       layer: canonical path.
       kind: the layer's class.
-      shape: of the whole output for one global batch.
+      shape: of the whole output for one global batch, or for one of the parts that it is computed in.
       spec: how the output is taken to be split.
       bytes_per_device: of the output's part on one device.
       flops_per_device: floating-point operations of one training step on one device.

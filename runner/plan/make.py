@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,14 +31,14 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
     Returns:
       The plan; collectives are counted in the engine's program, or estimated where it can't be read.
     """
-    held, step = engine.variables(), step_of(config, engine)
+    held, step, parts = engine.variables(), step_of(config, engine), config.trainer.accumulate_steps
     model = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in model}
     try:
         moved = engine.collectives()
     except NotImplementedError:
-        moved = collectives(step)
-    layers = tuple(_layer(step, index) for index in range(len(step.outputs)))
+        moved = [replace(c, count=c.count * parts, bytes=c.bytes * parts) for c in collectives(step)]
+    layers = tuple(_layer(step, index, parts) for index in range(len(step.outputs)))
     at = rates(config.plan, config.mesh)
     return Plan(
         choices=dict(choices),
@@ -46,7 +47,7 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
         batch_size=config.dataset.batch_size,
         variables=tuple(_variable(step, path, info, slots, moved, places) for path, info in model.items()),
         layers=layers,
-        totals=_totals(step, model, slots, layers),
+        totals=_totals(step, model, slots, layers, sums=parts > 1),
         traffic=traffic(moved, config.mesh.axes, at),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
@@ -114,19 +115,20 @@ def _variable(
 
 
 def _slot_of(path: str) -> str:
-    """Returns the variable that `optimizer/<slot>/<variable>` belongs to."""
-    return path.split("/", 2)[2]
+    """Returns the variable that `optimizer/<slot>/<variable>` or `ema/<variable>` belongs to."""
+    return path.split("/", 1 if path.startswith("ema/") else 2)[-1]
 
 
 def _whole(info: VariableInfo) -> int:
     return math.prod(info.shape) * np.dtype(info.dtype).itemsize
 
 
-def _layer(step: estimate.Step, index: int) -> LayerPlan:
+def _layer(step: estimate.Step, index: int, parts: int) -> LayerPlan:
+    """Returns what a layer takes; it is called once for each of the parts that a batch is computed in."""
     output = step.outputs[index]
     size = estimate.output_bytes(step, output, np.dtype(output.dtype).itemsize)
     spec = estimate.output_spec(step, output)
-    return LayerPlan(output.layer, output.kind, output.shape, spec, size, estimate.flops(step, output))
+    return LayerPlan(output.layer, output.kind, output.shape, spec, size, parts * estimate.flops(step, output))
 
 
 def _totals(
@@ -134,13 +136,22 @@ def _totals(
     model: Mapping[str, VariableInfo],
     slots: Mapping[str, VariableInfo],
     layers: Sequence[LayerPlan],
+    *,
+    sums: bool,
 ) -> dict[str, Total]:
-    """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored."""
+    """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored.
+
+    With `sums` the gradients of a batch's parts are added up in arrays that lie as the variables do.
+    """
     used = {path: math.prod(step.used_shape(step.placements[path])) * step.width[path] for path in step.trained}
     whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in step.outputs)
     return {
         "parameters": _held(model.values()),
-        "gradients": Total(sum(_whole(model[path]) for path in used), sum(used.values()), "estimated"),
+        "gradients": Total(
+            sum(_whole(model[path]) for path in used) * (2 if sums else 1),
+            sum(used.values()) + sum(model[path].bytes_per_device for path in used if sums),
+            "estimated",
+        ),
         "slots": _held(slots.values()),
         "activations": Total(whole, sum(layer.bytes_per_device for layer in layers), "estimated"),
     }

@@ -66,7 +66,7 @@ class Check:
     """One array of the mesh's run beside the single device's.
 
     Attributes:
-      kind: `initial`, `loss`, `gradient`, `parameter`, `statistic` or `slot`.
+      kind: `initial`, `loss`, `gradient`, `parameter`, `average`, `statistic` or `slot`.
       name: as `gradient/d1/kernel`, `optimizer/m/d1/kernel`, `d1/kernel`, `loss`.
       variable: canonical path; of the loss, empty.
       step: the step after which the two differ first, or are compared; 0 before any.
@@ -124,7 +124,7 @@ def compare(
 
     Args:
       reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
-        `optimizer/<slot>/<path>` of a run on one device.
+        `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device.
       twins: the same of runs with noise.
       mesh: the same of the run on the mesh.
       noise: the twins' relative noise.
@@ -165,6 +165,8 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noise: float) -> Ch
         return _ranked("gradient", key, path, 1.5, arrays)
     if group == "optimizer":
         return _ranked("slot", key, path.partition("/")[2], last, arrays)
+    if group == "ema":
+        return _ranked("average", key, path, last, arrays, reference[f"initial/{path}"])
     kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noise)
     return _ranked(kind, path, path, last, arrays, reference[f"initial/{path}"], sums)
 

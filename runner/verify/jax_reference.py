@@ -74,23 +74,26 @@ class JaxReference(Reference):
         """Sets the trainable variables."""
         self._weights = [weights[path] for path in self._trained]
 
-    def gradients(self, x_bhwd: Array, y_b: Array, share_b: Array, step: int) -> tuple[float, dict[str, Array]]:
-        """Returns a batch's loss and its gradients."""
-        (loss, self._held), found = self._gradients(self._weights, self._held, x_bhwd, y_b, share_b, np.int32(step))
+    def gradients(
+        self, x_bhwd: Array, y_b: Array, share_b: Array, drawn: int, share: float
+    ) -> tuple[float, dict[str, Array]]:
+        """Returns a micro-batch's loss and its gradients."""
+        arguments = self._weights, self._held, x_bhwd, y_b, share_b, np.int32(drawn), np.float32(share)
+        (loss, self._held), found = self._gradients(*arguments)
         return float(loss), {path: np.array(value) for path, value in zip(self._trained, found, strict=True)}
 
     def _loss(
-        self, weights: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, share_b: Any, step: Any
+        self, weights: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, share_b: Any, drawn: Any, share: Any
     ) -> tuple[Any, list[Any]]:
         """Returns the mean loss with the penalties, and the new non-trainable variables."""
         import keras
 
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, step)):
+        with scope.enter(scope.Scope(self._request.config.trainer.seed, drawn)):
             logits_bc, held, penalties = self._model.stateless_call(
                 weights, held, x_bhwd, training=True, return_losses=True
             )
         loss_b = keras.losses.sparse_categorical_crossentropy(y_b, logits_bc.astype("float32"), from_logits=True)
-        return (loss_b * share_b).sum() + sum(penalties), held
+        return (loss_b * share_b).sum() + share * sum(penalties), held
 
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Lets the stock optimizer update the weights."""

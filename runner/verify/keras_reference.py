@@ -77,8 +77,10 @@ class KerasReference(Reference):
         for path, variable in self._trained.items():
             variable.assign(weights[path])
 
-    def gradients(self, x_bhwd: Array, y_b: Array, share_b: Array, step: int) -> tuple[float, dict[str, Array]]:
-        """Returns a batch's loss and its gradients.
+    def gradients(
+        self, x_bhwd: Array, y_b: Array, share_b: Array, drawn: int, share: float
+    ) -> tuple[float, dict[str, Array]]:
+        """Returns a micro-batch's loss and its gradients.
 
         Raises:
           ConfigError: the loss does not depend on a trainable variable.
@@ -86,17 +88,19 @@ class KerasReference(Reference):
         import tensorflow as tf
 
         with tf.device(self._device):
-            arguments = (tf.constant(argument) for argument in (x_bhwd, y_b, share_b, np.int32(step)))
+            arguments = (
+                tf.constant(argument) for argument in (x_bhwd, y_b, share_b, np.int32(drawn), np.float32(share))
+            )
             loss, found = self._gradients(*arguments)
         return float(loss), {path: gradient.numpy() for path, gradient in zip(self._trained, found, strict=True)}
 
-    def _traced_gradients(self, x_bhwd: Any, y_b: Any, share_b: Any, step: Any) -> tuple[Any, list[Any]]:
+    def _traced_gradients(self, x_bhwd: Any, y_b: Any, share_b: Any, drawn: Any, share: Any) -> tuple[Any, list[Any]]:
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
-            logits_bc = tf.cast(self._forward(x_bhwd, step), tf.float32)
+            logits_bc = tf.cast(self._forward(x_bhwd, drawn), tf.float32)
             loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y_b, logits=logits_bc)
-            loss = tf.reduce_sum(loss_b * share_b) + tf.add_n([*self._model.losses, tf.constant(0.0)])
+            loss = tf.reduce_sum(loss_b * share_b) + share * tf.add_n([*self._model.losses, tf.constant(0.0)])
         gradients = tape.gradient(loss, list(self._trained.values()))
         for path, gradient in zip(self._trained, gradients, strict=True):
             if gradient is None:
@@ -106,9 +110,9 @@ class KerasReference(Reference):
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def _forward(self, x_bhwd: Any, step: Any) -> Any:
-        """The training pass, in which dropout draws the masks of this step."""
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, step)):
+    def _forward(self, x_bhwd: Any, drawn: Any) -> Any:
+        """The training pass, in which dropout draws the masks of this micro-batch."""
+        with scope.enter(scope.Scope(self._request.config.trainer.seed, drawn)):
             return self._model(x_bhwd, training=True)
 
     def apply(self, gradients: Mapping[str, Array]) -> None:

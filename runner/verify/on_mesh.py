@@ -30,7 +30,7 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
     engine = make_engine(request.config, request.data, request.total_steps)
     engine.build()
     own = engine.state()
-    slots = {path: np.zeros_like(value) for path, value in own.items() if path.startswith("optimizer/")}
+    slots = {path: np.zeros_like(value) for path, value in own.items() if path.startswith(("optimizer/", "ema/"))}
     initial = {path: value for path, value in own.items() if path not in slots}
     for path in sorted(set(initial) & set(start)):
         if initial[path].shape != start[path].shape:

@@ -61,11 +61,13 @@ class Reference(ABC):
         self.reset()
         losses = []
         first: dict[str, Array] = {}
+        averages: dict[str, Array] = {}
         for step in range(self._request.batches.steps):
             loss, gradients = self._step_gradients(step, noise, np.random.default_rng([seed, step]))
             self.apply(gradients)
             losses.append(loss)
             first = first or gradients
+            averages = self._averaged(averages)
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},
             "loss": np.asarray(losses, np.float32),
@@ -76,7 +78,16 @@ class Reference(ABC):
                 for slot, attribute in self._slot_attributes().items()
                 for path, value in self.slots(attribute).items()
             },
+            **{f"ema/{path}": value for path, value in averages.items()},
         }
+
+    def _averaged(self, averages: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the new moving averages of the weights, from nothing those of the first update."""
+        decay = self._request.config.optimizer.ema.decay
+        if decay is None:
+            return {}
+        kept = np.float32(decay)
+        return {path: averages.get(path, now) * kept + now * (1 - kept) for path, now in self.weights().items()}
 
     def _slot_attributes(self) -> Mapping[str, str]:
         config = self._request.config.optimizer
@@ -92,13 +103,25 @@ class Reference(ABC):
         if noise:
             self.assign(off_weights(kept, noise, rng))
             share_b = off(share_b, noise, rng)
-        loss, found = self.gradients(
-            as_float(batches.images[step]), batches.labels[step], share_b.astype(np.float32), step
-        )
+        loss, found = self._summed_gradients(step, share_b.astype(np.float32))
         if noise:
             self.assign(kept)
             found = shaken(found, noise, rng)
         return loss, found
+
+    def _summed_gradients(self, step: int, share_b: Array) -> tuple[float, dict[str, Array]]:
+        """Returns one batch's loss and gradients, added up over the parts that it is computed in."""
+        batches, count = self._request.batches, self._request.config.trainer.accumulate_steps
+        size = len(share_b) // count
+        loss = 0.0
+        sums: dict[str, Array] = {}
+        for part in range(count):
+            rows = slice(part * size, (part + 1) * size)
+            x_bhwd, y_b = as_float(batches.images[step][rows]), batches.labels[step][rows]
+            one, found = self.gradients(x_bhwd, y_b, share_b[rows], step * count + part, 1.0 / count)
+            loss += one
+            sums = {path: sums.get(path, 0.0) + value for path, value in found.items()}
+        return loss, sums
 
     @abstractmethod
     def positions(self) -> int:
@@ -117,14 +140,17 @@ class Reference(ABC):
         """Sets the trainable variables, all of them."""
 
     @abstractmethod
-    def gradients(self, x_bhwd: Array, y_b: Array, share_b: Array, step: int) -> tuple[float, dict[str, Array]]:
-        """Returns a batch's loss and its gradients, and moves the batch statistics.
+    def gradients(
+        self, x_bhwd: Array, y_b: Array, share_b: Array, drawn: int, share: float
+    ) -> tuple[float, dict[str, Array]]:
+        """Returns a micro-batch's loss and its gradients, and moves the batch statistics.
 
         Args:
           x_bhwd: images in [0, 1].
           y_b: labels.
-          share_b: each example's part of the mean, 0 of padding.
-          step: steps done before, which dropout masks depend on.
+          share_b: each example's part of the mean over the whole batch, 0 of padding.
+          drawn: micro-batches done before, which dropout masks depend on.
+          share: the micro-batch's part of the step, which regularisation losses count with.
         """
 
     @abstractmethod

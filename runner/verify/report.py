@@ -19,7 +19,7 @@ from runner.verify.compare import FACTOR, TWINS, ULPS, Check
 from runner.verify.parity import Parity
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
-_KINDS = ("initial", "loss", "gradient", "parameter", "statistic", "slot")
+_KINDS = ("initial", "loss", "gradient", "parameter", "average", "statistic", "slot")
 _BLUNT_NAMED = 3
 _LONGEST = 34  # columns of a path on the terminal
 
@@ -211,7 +211,8 @@ def _times(ratio: float) -> str:
 
 
 def _cells(check: Check) -> list[str]:
-    kind = check.name.removesuffix(check.variable).removeprefix("optimizer").strip("/") or check.kind
+    kind = check.name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
+    kind = check.kind if kind in ("", "ema") else kind
     figures = [f"{value:.1e}" for value in (check.absolute, check.relative, check.difference, check.tolerance)]
     return [kind, *figures[:2], check.rank, *figures[2:], _ratio(check.ratio)]
 
