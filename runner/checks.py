@@ -24,6 +24,7 @@ def check(config: RunConfig) -> None:
       ConfigError: the first thing found that cannot work.
     """
     one_of("engine.name", config.engine.name, ENGINES)
+    _check_precision(config)
     one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
     if config.engine.name == "jax":
         jax_environment.check_installed()
@@ -53,6 +54,19 @@ def check(config: RunConfig) -> None:
         raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")
     one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
     _check_batches(config)
+
+
+def _check_precision(config: RunConfig) -> None:
+    key, precision = "engine.precision", config.engine.precision
+    one_of(key, precision, ("float32", "bfloat16"))
+    for name in (config.engine.name, config.against.engine):
+        if precision != "float32" and name not in ("jax", None):
+            raise refuse(
+                key,
+                precision,
+                allowed=f"float32 with engine {name}, whose models take DTensor layouts or mixed precision, not both",
+                mend=f"set engine=jax or {key}=float32",
+            )
 
 
 def _check_against(config: RunConfig) -> None:

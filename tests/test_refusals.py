@@ -50,6 +50,11 @@ REFUSALS = [
     # Engines.
     refusal("engine=jx", "engine=jx", "did you mean engine=jax?"),
     refusal("engine=jax engine.loop=devise", "engine.loop=devise", "auto, device, host", "did you mean device?"),
+    refusal("engine=jax engine.precision=half", "engine.precision=half", "one of float32, bfloat16"),
+    refusal("engine.precision=bfloat16", "engine.precision=bfloat16", "engine keras_dtensor", "set engine=jax or"),
+    refusal(
+        "engine=core_dtensor model=mlp_core engine.precision=bfloat16", "engine.precision=bfloat16", "core_dtensor"
+    ),
     refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),
     # Groups, options and keys that are not there.
     refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),

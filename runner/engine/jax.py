@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from runner import layout, mesh
+from runner import layout, mesh, optimizer
 from runner.engine import jax_environment
 from runner.engine.base import (
     Array,
@@ -67,9 +67,8 @@ class JaxEngine:
         self._mesh = mesh.configure_jax(self._config.mesh)
         on_cpu = mesh.device_kind(self._config.mesh) == "cpu"
         whole_images = not any(self._config.layout.inputs["image"][1:])
-        self._factory = Keras3Factory(
-            self._config.model, self._data, self._config.trainer.seed, cpu_convolutions=on_cpu and whole_images
-        )
+        made = self._config.model, self._data, self._config.trainer.seed, self._config.engine.precision
+        self._factory = Keras3Factory(*made, cpu_convolutions=on_cpu and whole_images)
         self._model = self._factory.traced() if self._planning else self._factory.build()
         check_model(self._model, self._config, self._data.num_classes)
         names = Names(self._model)
@@ -83,6 +82,7 @@ class JaxEngine:
     def _make_state(self, names: Any) -> None:
         """Orders the variables as Keras wants them, and places the values that the builder drew."""
         import jax
+        import jax.numpy as jnp
 
         from runner.engine.jax_model import seed_indices
         from runner.engine.jax_step import State
@@ -93,7 +93,7 @@ class JaxEngine:
         self._trained = [paths[id(variable)] for variable in self._model.trainable_variables]
         self._held = [paths[id(variable)] for variable in others]
         self._layers = [path for path in names.layers.values() if path]
-        self._slots = self._rule_slots()
+        self._slots = optimizer.make_rule(self._config.optimizer, jnp).slots
         shardings = {path: self._sharding(placement.spec) for path, placement in self.placements.items()}
         trained = [shardings[path] for path in self._trained]
         averages = trained if self._config.optimizer.ema.decay is not None else []
@@ -110,13 +110,6 @@ class JaxEngine:
         values = {path: np.asarray(variable.value) for path, variable in names.variables.items()}
         values |= {f"ema/{path}": values[path] for path in self._trained}
         self._put({path: values[path] if path in values else np.zeros(*kind) for path, kind in kinds.items()})
-
-    def _rule_slots(self) -> tuple[str, ...]:
-        import jax.numpy as jnp
-
-        from runner import optimizer
-
-        return optimizer.make_rule(self._config.optimizer, jnp).slots
 
     def _sharding(self, spec: Sequence[str | None]) -> Any:
         from jax.sharding import NamedSharding, PartitionSpec

@@ -12,7 +12,7 @@ from runner.engine.outputs import Outputs
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_outputs, parameters, refuse_padding
+from runner.model.builder import check_kind, check_outputs, parameters, policy_name, refuse_padding
 from runner.schema import ModelConfig, RunConfig
 
 # Lists that Keras keeps beside the attributes; going through them would give a variable a second path.
@@ -107,8 +107,17 @@ def _is_functional(layer: Any) -> bool:
 class Keras3Factory:
     """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
 
-    def __init__(self, config: ModelConfig, data: DataSpec, seed: int, *, cpu_convolutions: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        data: DataSpec,
+        seed: int,
+        precision: str = "float32",
+        *,
+        cpu_convolutions: bool = False,
+    ) -> None:
         self._config, self._data, self._seed, self._cpu_convolutions = config, data, seed, cpu_convolutions
+        self._policy = policy_name(precision)
         self._builder = target.load(config.target)
 
     def build(self, *, stock: bool = False) -> Any:
@@ -125,7 +134,7 @@ class Keras3Factory:
         from runner.model.jax_layers import jax_keras
 
         extra: dict[str, Any] = {target.LAYOUTS: {}} if target.LAYOUTS in parameters(self._builder) else {}
-        with _drawn_from(self._seed):
+        with _drawn_from(self._seed), _under_policy(self._policy):
             model = build_model(
                 self._finished,
                 self._config,
@@ -160,6 +169,19 @@ class Keras3Factory:
         if isinstance(model, keras.Model) and not model.built:
             model(keras.KerasTensor((1, *self._data.input_shape), "float32"))
         return model
+
+
+@contextmanager
+def _under_policy(name: str) -> Iterator[None]:
+    """Makes layers that are built inside compute in a precision; a layer keeps it."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Pla
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
     from runner.engine.jax_model import Keras3Factory, Names
 
-    model = Keras3Factory(config.model, data, config.trainer.seed).build(stock=True)
+    model = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build(stock=True)
     for path, variable in Names(model).variables.items():
         variable.assign(values[path])
     return PlainModel(model, model, "keras")

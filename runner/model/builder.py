@@ -70,3 +70,8 @@ def refuse_padding(layer: str) -> ConfigError:
         f"dataset.remainder=pad is refused: padding would count in the batch statistics of layer {layer}; "
         "set dataset.remainder=drop"
     )
+
+
+def policy_name(precision: str) -> str:
+    """Returns the name that Keras's policies have for `engine.precision`; variables are float32 under both."""
+    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]

@@ -46,19 +46,23 @@ ULPS = 4.0
 # Adding n terms one by one errs by up to n/2 ulps, and by about sqrt(n) where the errors' signs are random; four times
 # that is more than any mesh was seen to do.
 _NOISE_FACTOR = 4.0
+# Half an ulp of a precision below float32: what each rounding of a sum errs by at most. Gradients of biases are added
+# up in bfloat16 term by term, so the errors grow with the root of the terms there too.
+HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 _BLUNT = 0.1  # of a variable's root mean square
 
 Trajectory = Mapping[str, Array]
 
 
-def noise(terms: int, epsilon: float = float(np.finfo(np.float32).eps)) -> float:
-    """Returns the twins' relative noise: what a float32 sum's order can do, times four.
+def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:
+    """Returns the twins' relative noise: what a float32 sum's order can do, times four; more of a lower precision.
 
     Args:
       terms: length of the longest sum.
+      precision: `engine.precision`.
       epsilon: distance of 1 to the next number of the dtype.
     """
-    return _NOISE_FACTOR * epsilon * math.sqrt(max(terms, 1))
+    return (_NOISE_FACTOR * epsilon + HALF_ULPS[precision]) * math.sqrt(max(terms, 1))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class JaxReference(Reference):
 
         super().__init__(request)
         config = request.config
-        self._model = Keras3Factory(config.model, request.data, config.trainer.seed).build()
+        self._model = Keras3Factory(config.model, request.data, config.trainer.seed, config.engine.precision).build()
         check_model(self._model, config, request.data.num_classes)
         self._stock = optimizer.reference(config.optimizer, request.total_steps, keras)
         self._stock.build(self._model.trainable_variables)

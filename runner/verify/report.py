@@ -15,7 +15,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from runner.plan.table import break_path
-from runner.verify.compare import FACTOR, TWINS, ULPS, Check
+from runner.verify.compare import FACTOR, TWINS, ULPS, Check, noise
 from runner.verify.parity import Parity
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
@@ -94,11 +94,12 @@ class Report:
         """Says what is compared with what, and where the tolerances come from."""
         single = f"one device of {self.parity.first}" if self.parity else "one device"
         initial = "not compared" if self.parity else "equal exactly"
+        lower = " and half a bfloat16 ulp" if self.noise > 2 * noise(self.terms) else ""
         return (f"{self.parity.basis()}; " if self.parity else "") + (
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
-            f"{self.noise:.1e} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps "
-            f"times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that noise "
-            f"besides; initial weights are {initial}"
+            f"{self.noise:.1e} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps"
+            f"{lower} times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that "
+            f"noise besides; initial weights are {initial}"
         )
 
     def metrics(self) -> dict[str, float]:

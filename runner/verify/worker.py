@@ -61,7 +61,7 @@ def _reference(request: Request, folder: Path) -> dict[str, float]:
 
     reference = make_reference(request)
     terms = reference.longest_sum()
-    size = noise(terms)
+    size = noise(terms, request.config.engine.precision)
     np.savez(folder / "reference.npz", **reference.train())  # type: ignore[arg-type]
     for twin in range(TWINS):
         np.savez(folder / f"twin_{twin}.npz", **reference.train(size, seed=twin + 1))  # type: ignore[arg-type]

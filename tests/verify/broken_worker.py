@@ -15,10 +15,10 @@ def stale_moments() -> None:
     from runner import optimizer
     from runner.engine import dtensor_engine, dtensor_step
 
-    def update(self: Any, gradients: list[Any], done: Any, factor: Any) -> None:
+    def update(self: Any, gradients: list[Any], place: Any, factor: Any) -> None:
         import tensorflow as tf
 
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, tf) * factor
+        rate = factor * optimizer.learning_rate(self._config.optimizer, place.done, self._total_steps, tf)
         for path, gradient in zip(self._held.trained, gradients, strict=True):
             variable = self._held.variables[path]
             slot = self._held.slots[f"optimizer/momentum/{path}"]
@@ -41,6 +41,19 @@ def scaled_gradient() -> None:
         return [8.0 * g if tuple(g.shape) == (128, 10) else g for g in found]
 
     tf.GradientTape.gradient = gradient
+
+
+def larger_gradient() -> None:
+    """Takes the gradient of d2/kernel for a third larger, in the engine `jax`."""
+    from runner.engine.jax_step import Step
+
+    sound = Step.gradients
+
+    def gradients(self: Any, *given: Any) -> Any:
+        found, beside = sound(self, *given)
+        return [g * 1.3333 if g.shape == (128, 10) else g for g in found], beside
+
+    Step.gradients = gradients  # type: ignore[method-assign]
 
 
 def local_statistics() -> None:
@@ -66,7 +79,7 @@ def crash() -> None:
 
 
 BREAKS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (stale_moments, scaled_gradient, local_statistics, killed, crash)
+    each.__name__: each for each in (stale_moments, scaled_gradient, larger_gradient, local_statistics, killed, crash)
 }
 
 if __name__ == "__main__":

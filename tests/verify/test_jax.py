@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.verify.test_verify import command, result
+from tests.verify.test_verify import command, failures, result
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +28,28 @@ def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: li
     assert f"verified: 3 steps on {content['mesh']} equal one device" in done.stdout
     assert {check["kind"] for check in content["checks"]} >= {"initial", "loss", "gradient", "parameter", "slot"}
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
+
+
+BFLOAT16 = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "verify.steps=3", "tracking=none"]
+
+
+def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path) -> None:
+    done = command(tmp_path, *BFLOAT16)
+    assert "verified: 3 steps" in done.stdout
+    assert "and half a bfloat16 ulp" in " ".join(done.stdout.split())
+    command(tmp_path, *BFLOAT16, module="tests.verify.broken", code=1, BREAK="larger_gradient")
+    assert {"gradient/d2/kernel", "optimizer/v/d2/kernel"} <= set(failures(tmp_path)) <= WITH_D2_KERNEL
+
+
+WITH_D2_KERNEL = {f"{kind}d2/kernel" for kind in ("gradient/", "optimizer/m/", "optimizer/v/", "")}
+
+
+def test_in_parts_and_with_averages_the_mesh_equals_one_device(tmp_path: Path) -> None:
+    chosen = ["trainer.accumulate_steps=2", "optimizer.ema.decay=0.9", "dataset.remainder=pad", "mesh=batch2"]
+    command(tmp_path, "engine=jax", "verify.steps=23", "tracking=none", *chosen)  # the last step is padded
+    checks = result(tmp_path)["checks"]
+    assert {check["kind"] for check in checks} >= {"average", "parameter", "slot"}
+    assert max(float(check["ratio"]) for check in checks) < 0.25, "far from the tolerances"
 
 
 def test_it_verifies_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
