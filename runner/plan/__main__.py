@@ -13,7 +13,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from runner.cli import run_command
+from runner.errors import Interrupted
 from runner.schema import RunConfig
+from runner.signals import StopRequest
 from runner.sweep import state
 from runner.sweep.jobs import Job
 
@@ -42,8 +44,12 @@ def command(config: RunConfig, composed: DictConfig) -> None:
     from runner.plan.table import plan_console, show
 
     folder, console = Path(HydraConfig.get().runtime.output_dir), plan_console()
-    with quiet_native_log(folder / "runner.log"):
-        plan = plan_config(config)
+    try:
+        with StopRequest(), quiet_native_log(folder / "runner.log"):
+            plan = plan_config(config)
+    except Interrupted:
+        print("interrupted", file=sys.stderr)
+        raise
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(composed, resolve=True))
     files = write_files(plan, folder)
     show(plan, console)
