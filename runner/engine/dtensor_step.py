@@ -235,7 +235,7 @@ class Steps:
         """Returns float32 logits (B, C), whole along C."""
         import tensorflow as tf
 
-        return scope.by_batch(tf.cast(self._held.model(x_bhwd, training=training), tf.float32))
+        return scope.by_batch(tf.cast(self._held.model(scope.as_inputs(x_bhwd), training=training), tf.float32))
 
     def _rate(self, done: Any, factor: Any) -> Any:
         import tensorflow as tf

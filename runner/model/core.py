@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.model import mlp
+from runner.model import mlp, scope
 
 
 def build(
@@ -68,7 +68,7 @@ def _modules(
 
         def __call__(self, x: Any) -> Any:
             with self.name_scope:
-                return self.activation(tf.add(tf.matmul(x, self.kernel), self.bias))
+                return self.activation(tf.add(tf.matmul(scope.as_rows(x, self.kernel), self.kernel), self.bias))
 
     class Mlp(tf.Module):  # type: ignore[misc]
         """Flattens images and applies the layers in order."""
@@ -82,7 +82,7 @@ def _modules(
         def __call__(self, images: Any, training: bool = False) -> Any:
             del training
             size = int(images.shape[1] * images.shape[2] * images.shape[3])
-            x = tf.reshape(images, (-1, size))
+            x = tf.reshape(scope.as_flat(images), (-1, size))
             for layer in self.layers:
                 x = layer(x)
             return x

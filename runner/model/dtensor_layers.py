@@ -29,6 +29,7 @@ def dtensor_keras() -> types.ModuleType:
         *_norms(tf_keras),
         _dropout(tf_keras),
         _flatten(tf_keras),
+        _dense(tf_keras),
     ):
         setattr(layers, layer.__name__, layer)
     for short, name in (("MaxPool2D", "MaxPooling2D"), ("AvgPool2D", "AveragePooling2D"), ("Convolution2D", "Conv2D")):
@@ -227,9 +228,17 @@ def _flatten(keras: Any) -> type:
 
         def call(self, inputs: Any) -> Any:
             """Returns (batch, everything else)."""
-            if scope.splits_space() and len(inputs.shape) == 4:
-                spec = scope.image_spec(inputs.shape)
-                inputs = scope.lay(inputs, [*spec[:2], None, None], spec)
-            return super().call(inputs)
+            return super().call(scope.as_flat(inputs))
 
     return Flatten
+
+
+def _dense(keras: Any) -> type:
+    class Dense(keras.layers.Dense):  # type: ignore[misc]
+        """A dense layer whose input is split as its kernel's rows are: DTensor knows no product of two splits."""
+
+        def call(self, inputs: Any) -> Any:
+            """Returns (batch, ..., units)."""
+            return super().call(scope.as_rows(inputs, self.kernel))
+
+    return Dense

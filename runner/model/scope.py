@@ -136,6 +136,22 @@ def image_spec(shape: Sequence[int]) -> _Wanted:
     return [scope.image[0], *fits, None]
 
 
+def as_inputs(x: Any) -> Any:
+    """Returns the model's images split as the layout says, whatever split the first layers would have them in.
+
+    Left to itself DTensor hands a layer's wish on to the operation that takes a batch out of several, and refuses it.
+    """
+    return lay(x, image_spec(x.shape)) if _on_mesh() else x
+
+
+def as_flat(x: Any) -> Any:
+    """Returns images whose height alone is split in space, as DTensor merges dims of which the first alone is."""
+    if not splits_space() or len(x.shape) != 4:
+        return x
+    spec = image_spec(x.shape)
+    return lay(x, [*spec[:2], None, None], spec)
+
+
 def whole_images(x: Any) -> Any:
     """Returns images split over the batch alone, as a convolution or a window needs them, of images split in space."""
     if _on_mesh() is None:
@@ -146,3 +162,21 @@ def whole_images(x: Any) -> Any:
 def as_images(x: Any) -> Any:
     """Returns images split in space as the inputs are, of images split over the batch alone."""
     return lay(x, image_spec(x.shape), _batch_spec(x)) if splits_space() else x
+
+
+def as_rows(x: Any, kernel: Any) -> Any:
+    """Returns a layer's input with its last dim split as its kernel's first is, where that is split over the mesh.
+
+    Args:
+      x: (batch, in) or (batch, tokens, in).
+      kernel: DVariable (in, out).
+    """
+    from tensorflow.experimental import dtensor
+
+    layout = getattr(kernel, "_use_layout", None) or getattr(kernel, "layout", None)
+    if _on_mesh() is None or layout is None or len(x.shape) > 3:
+        return x
+    axis = layout.sharding_specs[0]
+    if axis == dtensor.UNSHARDED:
+        return x
+    return lay(x, [image_batch(), *([dtensor.MATCH] if len(x.shape) == 3 else []), axis])

@@ -30,6 +30,13 @@ MODELS = {
         "layout.inputs.image=[data,rows,null,null]",
         "layout.inputs.label=[data]",
     ),
+    "odd": (
+        "model=custom",
+        "model._target_=user_net.odd",
+        "mesh.axes={data:2,tensor:2,rows:2}",
+        "layout.inputs.image=[data,rows,null,null]",
+        "layout.inputs.label=[data]",
+    ),
 }
 # A builder outside the package, of odd sizes, with convolution, pooling, normalisation and dropout.
 USER_MODULE = """
@@ -80,7 +87,7 @@ class Row:
 
     def overrides(self) -> list[str]:
         """Returns the command line."""
-        model = [] if self.model == "user" else [f"model={self.model}"]
+        model = [] if self.model in ("user", "odd") else [f"model={self.model}"]
         mesh = [f"mesh={self.mesh}"] if self.mesh else []
         return [*model, *mesh, f"layout={self.layout}", *MODELS[self.model], *self.extra]
 
@@ -97,6 +104,13 @@ def _rows() -> list[Row]:
     split = "layout.rules=[{match: up/kernel, spec: [null, tensor]}, {match: up/bias, spec: [tensor]}, "
     split += "{match: down/kernel, spec: [tensor, data]}, {match: first/kernel, spec: [null, null, null, tensor]}]"
     rows += [Row("user", "", "replicated", (split,)), Row("user", "", "auto")]
+    # Products of two splits that differ: of rows and of columns, of columns and of the images.
+    split = (
+        "layout.rules=[{match: layer0/kernel, spec: [tensor, null]}, {match: layer1/kernel, spec: [null, tensor]}, "
+    )
+    split += "{match: layer2/kernel, spec: [rows, null]}]"
+    rows += [Row("odd", "", "auto"), Row("odd", "", "replicated", (split,))]
+    rows += [Row("odd", "", "replicated", (split, "layout.inputs.image=[data,null,null,null]"))]
     return rows
 
 
@@ -109,8 +123,7 @@ SHORT = [
     Row("vit", "batch2_model4", "fsdp_megatron"),
     Row("vit", "batch2_height2_width2", "spatial2d"),
     Row("vit", "batch4_model2", "auto"),
-    TABLE[-2],
-    TABLE[-1],
+    *TABLE[-5:-1],
 ]
 
 
