@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +32,10 @@ from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zeros
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
+from runner.engine.libraries import load_tensorflow
 from runner.engine.logits import LogitRows
 from runner.engine.packing import Packing, packing
+from runner.engine.source import Source
 from runner.engine.storage import gather_for_use, read_held
 from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
@@ -45,51 +47,12 @@ logger = logging.getLogger(__name__)
 _COMPILATIONS = 5
 
 
-class Source(Protocol):
-    """Makes a config's model, on one device and on a mesh, and knows its variables.
-
-    A model is called with images in [0, 1] and `training`, and has `losses`, `submodules` and `trainable_variables`.
-
-    Attributes:
-      lets_users_place: a user's builder is handed layouts, and may compute on the mesh.
-    """
-
-    lets_users_place: bool
-
-    def plain(self) -> Any:
-        """Returns the model on one device, its weights drawn from the seed."""
-        ...
-
-    def on_mesh(self, mesh: Any, layouts: Mapping[str, Any]) -> Any:
-        """Returns the model with every variable under its layout."""
-        ...
-
-    def variables(self, model: Any) -> dict[str, Any]:
-        """Returns canonical path to variable, in the model's order."""
-        ...
-
-    def check(self, model: Any, config: RunConfig) -> None:
-        """Raises ConfigError for a plain model that no mesh can train."""
-        ...
-
-    def whole(self, model: Any) -> set[str]:
-        """Returns the paths of variables that operations need whole."""
-        ...
-
-    def layer_outputs(self, batch: int) -> list[LayerOutput]:
-        """Returns what every layer gives for a batch."""
-        ...
-
-    def exported(self, values: Mapping[str, Array]) -> Any:
-        """Returns a plain model of the framework's own layers with these weights."""
-        ...
-
-
 class DTensorEngine:
     """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         prepare_environment(config)
+        load_tensorflow()
         self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
         self._batch_axis, self._parts = config.layout.inputs["image"][0], config.trainer.accumulate_steps
         self._micro_batch = config.dataset.batch_size // self._parts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.engine.dtensor_engine import DTensorEngine, Source
+from runner.engine.dtensor_engine import DTensorEngine
+from runner.engine.source import Source
 
 
 class KerasDTensorEngine(DTensorEngine):

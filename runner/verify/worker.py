@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from runner.engine import dtensor, jax_environment
+from runner.engine.libraries import load_keras, load_tensorflow
 from runner.errors import ConfigError, EngineError
 from runner.verify.compare import TWINS, noise
 from runner.verify.parity import second
@@ -51,8 +52,12 @@ def run_side(side: str, folder: Path) -> dict[str, float]:
     request = read_request(folder)
     if side == "against":
         request = replace(request, config=second(request.config))
-    environment = "jax_environment" if request.config.engine.name == "jax" else "dtensor"
-    importlib.import_module(f"runner.engine.{environment}").prepare_environment(request.config)
+    if request.config.engine.name == "jax":
+        jax_environment.prepare_environment(request.config)
+        load_keras()
+    else:
+        dtensor.prepare_environment(request.config)
+        load_tensorflow()
     return _reference(request, folder) if side == "reference" else _mesh(request, folder, side)
 
 
