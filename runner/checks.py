@@ -24,11 +24,11 @@ def check(config: RunConfig) -> None:
       ConfigError: the first thing found that cannot work.
     """
     one_of("engine.name", config.engine.name, ENGINES)
-    _check_precision(config)
     one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
     if config.engine.name == "jax":
         jax_environment.check_installed()
     _check_against(config)
+    _check_precision(config)
     if config.engine.intra_op_threads is not None:
         positive("engine.intra_op_threads", config.engine.intra_op_threads)
     config.mesh.axes = mesh.resolve_axes(config.mesh)
@@ -59,14 +59,15 @@ def check(config: RunConfig) -> None:
 def _check_precision(config: RunConfig) -> None:
     key, precision = "engine.precision", config.engine.precision
     one_of(key, precision, ("float32", "bfloat16"))
-    for name in (config.engine.name, config.against.engine):
-        if precision != "float32" and name not in ("jax", None):
-            raise refuse(
-                key,
-                precision,
-                allowed=f"float32 with engine {name}, whose models take DTensor layouts or mixed precision, not both",
-                mend=f"set engine=jax or {key}=float32",
-            )
+    allowed = "float32 with engine {}, whose models take DTensor layouts or mixed precision, not both"
+    if precision != "float32" and config.engine.name != "jax":
+        raise refuse(
+            key, precision, allowed=allowed.format(config.engine.name), mend=f"set engine=jax or {key}=float32"
+        )
+    if precision != "float32" and config.against.engine is not None:
+        raise refuse(
+            key, precision, allowed=allowed.format(config.against.engine), mend=f"set {key}=float32 to compare engines"
+        )
 
 
 def _check_against(config: RunConfig) -> None:

@@ -18,7 +18,7 @@ class EngineConfig:
 
     Attributes:
       name: `keras_dtensor`, `core_dtensor` or `jax`.
-      precision: of layers, `float32` or `bfloat16`; weights, slots, logits and the loss are float32 in both.
+      precision: of layers, `float32` or `bfloat16`; weights, slots and the loss are float32 in both.
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
         a step must not read what it has written; the engine's does not, and a model that does is refused.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.

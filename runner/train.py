@@ -95,6 +95,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 result = loop.train(config, engine, data, around, start)
                 tell(result.ended, {_ENDED: result.ended})
                 used = utilisation(config.plan, measures, result.meter.steps_per_second)
+                if used is not None:
+                    points.log(result.steps, {"throughput/model_flop_utilisation": used})
                 _record_result(config, engine, data, result, used, tracker, folder)
                 _record_profile(profiler.folder, tracker, console)
             console.print(result_table(_result_rows(config, result, used)))
@@ -245,13 +247,12 @@ def _record_result(
         "eval_accuracy": result.evaluation.accuracy,
         "eval_examples": result.evaluation.examples,
     }
-    if used is not None:
-        tracker.log_metrics(result.steps, {"throughput/model_flop_utilisation": used})
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     names = ["curves.png", "confusion.png", "wrong.png", "summary.json"]
     if isinstance(engine, ShowsPieces):
         shape = (config.dataset.batch_size // config.trainer.accumulate_steps, *data.train.images.shape[1:])
-        title = f"a batch of {shape[0]} images on mesh {mesh.describe(config.mesh.axes)}"
+        of = "a batch" if config.trainer.accumulate_steps == 1 else "a part of a batch"
+        title = f"{of}, {shape[0]} images, on mesh {mesh.describe(config.mesh.axes)}"
         plots.sharding(folder / "sharding.png", shape, engine.image_pieces(), title)
         names.append("sharding.png")
     for name in names:

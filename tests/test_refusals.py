@@ -53,6 +53,12 @@ REFUSALS = [
     refusal("engine=jax engine.precision=half", "engine.precision=half", "one of float32, bfloat16"),
     refusal("engine.precision=bfloat16", "engine.precision=bfloat16", "engine keras_dtensor", "set engine=jax or"),
     refusal(
+        "engine=jax engine.precision=bfloat16 against.engine=keras_dtensor",
+        "engine.precision=bfloat16",
+        "engine keras_dtensor",
+        "set engine.precision=float32",
+    ),
+    refusal(
         "engine=core_dtensor model=mlp_core engine.precision=bfloat16", "engine.precision=bfloat16", "core_dtensor"
     ),
     refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),

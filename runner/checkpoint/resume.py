@@ -61,7 +61,8 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
       ConfigError: of another model or optimizer; names the first variable that differs.
     """
     own = engine.variables()
-    only = sorted(set(own) ^ set(checkpoint))
+    # A variable of the model's first: what else a state holds goes with these.
+    only = sorted(set(own) ^ set(checkpoint), key=lambda path: (path.startswith(("optimizer/", "ema/")), path))
     if only:
         where = "the checkpoint lacks" if only[0] in own else "this config has no"
         what = {"optimizer": "optimizer", "ema": "optimizer.ema"}.get(only[0].split("/")[0], "model")

@@ -64,7 +64,8 @@ class PendingCall:
         count = np.maximum(weights.sum(axis=1), 1.0)
         loss = (self._rows(self.loss).reshape(weights.shape) * weights).sum(axis=1) / count
         accuracy = (self._rows(self.hit).reshape(weights.shape) * weights).sum(axis=1) / count
-        return StepMetrics(loss + self._rows(self.penalty)[:: self.parts], accuracy)
+        penalty = self._rows(self.penalty).reshape(self.steps, self.parts).mean(axis=1)
+        return StepMetrics(loss + penalty, accuracy)
 
     def _rows(self, value: Any) -> Array:
         if isinstance(value, list):

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.engine.base import IMAGES, Array, DataSpec, LayerInput, LayerOutput
-from runner.engine.dtensor_engine import DTensorEngine, Source
+from runner.engine.dtensor_engine import DTensorEngine
+from runner.engine.source import Source
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_outputs
+from runner.model.builder import check_outputs, check_paths
 from runner.schema import ModelConfig, RunConfig
 
 
@@ -55,12 +56,12 @@ class ModuleFactory:
         return found
 
     def check(self, model: Any, config: RunConfig) -> None:
-        """Checks that a module gives one logit a class.
+        """Checks that a module gives one logit a class, and its layers' names.
 
         Raises:
-          ConfigError: it gives something else.
+          ConfigError: it gives something else, or a layer has a name that is taken.
         """
-        del model
+        check_paths(self.variables(model), config.model)
         check_outputs(self.layer_outputs(1)[-1].shape, self._data.num_classes, config.model)
 
     def whole(self, model: Any) -> set[str]:

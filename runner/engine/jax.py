@@ -32,12 +32,13 @@ from runner.engine.base import (
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.jax_arrays import pieces
 from runner.engine.jax_compile import choose, compiled, compiled_to_read, program_cost
+from runner.engine.libraries import load_keras
 from runner.engine.logits import LogitRows
 from runner.engine.trace import trace_jax
 from runner.errors import EngineError
 from runner.schema import RunConfig
 
-_SUM = "sum/"  # of a step's gradients so far; between two steps it means nothing, and is not saved
+_SUM = "sum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
 
 
 class JaxEngine:
@@ -46,6 +47,7 @@ class JaxEngine:
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         jax_environment.check_installed()
         jax_environment.prepare_environment(config)
+        load_keras()
         self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
         self._parts = config.trainer.accumulate_steps
         self._micro_batch = config.dataset.batch_size // self._parts
@@ -341,7 +343,7 @@ class JaxEngine:
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots.
 
-        The random generators are functions of seed and step, so they have no state to keep.
+        The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
         return {path: np.array(array) for path, array in self._arrays().items()}
 
@@ -365,7 +367,7 @@ class JaxEngine:
         self._put({path: values[path].astype(array.dtype) for path, array in own.items()})
 
     def plain_model(self) -> Any:
-        """Returns the plain Keras 3 model, whole on one device, with the present weights."""
+        """Returns the plain Keras 3 model, whole on one device, with the present weights or their averages."""
         from runner.engine.jax_model import Names
 
         model, held = self._factory.build(stock=True), self.state()

@@ -55,7 +55,7 @@ class Randomness:
     draws: Sequence[int]
 
     def insert(self, held: Sequence[Any], done: Any) -> list[Any]:
-        """Returns the model's non-trainable variables: its weights, with the generators' states after `done` steps."""
+        """Returns the model's non-trainable variables: its weights, and the states after `done` micro-batches."""
         import jax.numpy as jnp
 
         full = list(held)
@@ -102,7 +102,7 @@ class Step:
             )
         logits_bc = logits.astype(jnp.float32)
         loss_b = _entropy(logits_bc, y_b) * (y_b >= 0)
-        penalty = sum(penalties) if penalties else jnp.float32(0.0)
+        penalty = jnp.asarray(sum(penalties), jnp.float32)
         return jnp.sum(loss_b / count) + penalty / self._parts, (loss_b, logits_bc, penalty, self._random.remove(full))
 
     def gradients(self, state: State, x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> tuple[list[Any], Any]:

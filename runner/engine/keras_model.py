@@ -13,7 +13,7 @@ from runner.engine.outputs import Outputs
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_outputs, parameters, refuse_padding
+from runner.model.builder import check_kind, check_outputs, check_paths, parameters, refuse_padding
 from runner.model.dtensor_layers import dtensor_keras, whole_variables
 from runner.schema import ModelConfig, RunConfig
 
@@ -283,6 +283,7 @@ def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
     key = f"model._target_={config.model.target}"
     if hasattr(model, "output_shape"):
         check_outputs(model.output_shape, num_classes, config.model)
+    check_paths(named_variables(model), config.model)
     for layer in model.submodules:
         known = isinstance(layer, dtensor_keras().layers.Dropout)
         if isinstance(layer, BaseRandomLayer) and not known and _draws(layer) and _devices(config) > 1:

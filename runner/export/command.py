@@ -54,6 +54,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError, TrackingError, Interrupted: as in training.
     """
     console = Console(highlight=False)
+    config.engine.precision = "float32"  # as the weights are, so that any library computes the same
     saved = open_saved(config, "runner.export")
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)

@@ -36,7 +36,7 @@ def check_inputs(config: LayoutConfig, image_shape_bhwc: tuple[int, int, int, in
 
     Args:
       config: checked.
-      image_shape_bhwc: (batch, height, width, channel) of one global batch.
+      image_shape_bhwc: (batch, height, width, channel) of a micro-batch.
       axes: mesh axis to size.
 
     Raises:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.errors import ConfigError
 from runner.schema import ModelConfig
+
+OF_A_STATE = ("optimizer", "ema")  # what the paths of slots and of averages of weights begin with
 
 
 def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -62,6 +64,25 @@ def check_outputs(shape: Sequence[int | None], num_classes: int, config: ModelCo
             f"model._target_={config.target} is refused: the model gives {list(shape)}, allowed is [batch, "
             f"{num_classes}], one logit a class of the dataset; end it in a layer of that size"
         )
+
+
+def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
+    """Checks that no layer has the name of something else that a state holds beside a model's variables.
+
+    Args:
+      paths: canonical, of the model's variables.
+      config: the model's.
+
+    Raises:
+      ConfigError: names the layer.
+    """
+    for path in paths:
+        first = path.split("/")[0]
+        if first in OF_A_STATE:
+            raise ConfigError(
+                f"model._target_={config.target} is refused: a layer has the name '{first}', under which checkpoints "
+                f"keep what is not the model's; name it otherwise, as '{first}_layer'"
+            )
 
 
 def refuse_padding(layer: str) -> ConfigError:

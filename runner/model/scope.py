@@ -20,7 +20,7 @@ class Scope:
 
     Attributes:
       seed: of the run.
-      step: scalar int32 tensor, steps done before; None where nothing is drawn, as in an evaluation.
+      step: scalar int32 tensor, micro-batches done before; None where nothing is drawn, as in an evaluation.
       mesh: DTensor mesh; None on one plain device, and in JAX.
       image: axes that split an image batch: batch, height, width, channel.
     """

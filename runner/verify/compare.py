@@ -46,8 +46,9 @@ ULPS = 4.0
 # Adding n terms one by one errs by up to n/2 ulps, and by about sqrt(n) where the errors' signs are random; four times
 # that is more than any mesh was seen to do.
 _NOISE_FACTOR = 4.0
-# Half an ulp of a precision below float32: what each rounding of a sum errs by at most. Gradients of biases are added
-# up in bfloat16 term by term, so the errors grow with the root of the terms there too.
+# Half an ulp of a precision below float32: what each rounding errs by at most. Matrix products and convolutions add up
+# in float32 and round once; the gradients of all else (biases, embeddings) are added up in bfloat16 term by term, and
+# their errors grow with the root of the terms, up to all of what they are.
 HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 _BLUNT = 0.1  # of a variable's root mean square
 
@@ -55,14 +56,19 @@ Trajectory = Mapping[str, Array]
 
 
 def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:
-    """Returns the twins' relative noise: what a float32 sum's order can do, times four; more of a lower precision.
+    """Returns the twins' relative noise: what a float32 sum's order can do, times four, and a lower precision.
 
     Args:
       terms: length of the longest sum.
       precision: `engine.precision`.
       epsilon: distance of 1 to the next number of the dtype.
     """
-    return (_NOISE_FACTOR * epsilon + HALF_ULPS[precision]) * math.sqrt(max(terms, 1))
+    return _NOISE_FACTOR * epsilon * math.sqrt(max(terms, 1)) + HALF_ULPS[precision]
+
+
+def noise_of_sums(terms: int, precision: str) -> float:
+    """Returns the relative noise of gradients that no matrix product adds up, see `noise`; at most 1."""
+    return min(1.0, noise(terms, precision) + HALF_ULPS[precision] * math.sqrt(max(terms, 1)))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from runner.verify.request import Request
 class JaxReference(Reference):
     """A plain Keras 3 model; see `Reference` for what the methods promise.
 
-    Dropout masks are functions of seed and step. The states of other layers' random generators go from step to step
+    Dropout masks are functions of seed and micro-batch. The states of other layers' generators go from step to step
     among the non-trainable variables, as in Keras's own training; they are no variables of the model, and are not
     compared.
     """

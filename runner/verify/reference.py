@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from runner.engine.base import Array, as_float
+from runner.verify.compare import noise_of_sums
 from runner.verify.request import Request
 from runner.verify.rounding import off, off_weights, shaken
 
@@ -106,7 +107,8 @@ class Reference(ABC):
         loss, found = self._summed_gradients(step, share_b.astype(np.float32))
         if noise:
             self.assign(kept)
-            found = shaken(found, noise, rng)
+            sums = noise_of_sums(self.longest_sum(), self._request.config.engine.precision)
+            found = shaken(found, noise, rng, sums)
         return loss, found
 
     def _summed_gradients(self, step: int, share_b: Array) -> tuple[float, dict[str, Array]]:

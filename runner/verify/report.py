@@ -15,7 +15,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from runner.plan.table import break_path
-from runner.verify.compare import FACTOR, TWINS, ULPS, Check, noise
+from runner.verify.compare import FACTOR, TWINS, ULPS, Check, noise_of_sums
 from runner.verify.parity import Parity
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
@@ -35,6 +35,7 @@ class Report:
       terms: length of the longest sum.
       noise: the twins' relative noise.
       parity: the two engines that are compared; null: the mesh and one device.
+      precision: `engine.precision`.
     """
 
     checks: tuple[Check, ...]
@@ -43,6 +44,7 @@ class Report:
     terms: int
     noise: float
     parity: Parity | None = None
+    precision: str = "float32"
 
     @property
     def passed(self) -> bool:
@@ -94,11 +96,13 @@ class Report:
         """Says what is compared with what, and where the tolerances come from."""
         single = f"one device of {self.parity.first}" if self.parity else "one device"
         initial = "not compared" if self.parity else "equal exactly"
-        lower = " and half a bfloat16 ulp" if self.noise > 2 * noise(self.terms) else ""
+        lower = self.precision != "float32"
+        half = f" and half a {self.precision} ulp" if lower else ""
+        sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}" if lower else ""
         return (f"{self.parity.basis()}; " if self.parity else "") + (
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
-            f"{self.noise:.1e} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps"
-            f"{lower} times the root of {self.terms:,}, the terms of the longest sum; a batch statistic has that "
+            f"{self.noise:.1e}{sums} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 "
+            f"ulps times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic has that "
             f"noise besides; initial weights are {initial}"
         )
 

@@ -31,7 +31,9 @@ def off_weights(weights: Mapping[str, Array], noise: float, rng: np.random.Gener
     return {path: off(value, noise, rng, sizes[_layer(path)]) for path, value in weights.items()}
 
 
-def shaken(gradients: Mapping[str, Array], noise: float, rng: np.random.Generator) -> dict[str, Array]:
+def shaken(
+    gradients: Mapping[str, Array], noise: float, rng: np.random.Generator, sums: float = 0.0
+) -> dict[str, Array]:
     """Rounds each gradient by the noise, and draws anew what is nothing but rounding.
 
     Such is the gradient of a bias before a batch normalization. All terms of its sum cancel, and the noise of
@@ -42,13 +44,15 @@ def shaken(gradients: Mapping[str, Array], noise: float, rng: np.random.Generato
       gradients: by canonical path.
       noise: relative.
       rng: source of the noise.
+      sums: relative noise of what is no kernel's, where that is larger: no matrix product adds it up.
     """
     sizes = {path: float(np.max(np.abs(gradient), initial=0.0)) for path, gradient in gradients.items()}
     found = {}
     for path, gradient in gradients.items():
-        least = noise * max(size for other, size in sizes.items() if _layer(other) == _layer(path))
+        own = noise if path.endswith("kernel") else max(noise, sums)
+        least = own * max(size for other, size in sizes.items() if _layer(other) == _layer(path))
         cancels = 0 < sizes[path] < least
-        drawn = least * rng.uniform(-1.0, 1.0, gradient.shape) if cancels else off(gradient, noise, rng)
+        drawn = least * rng.uniform(-1.0, 1.0, gradient.shape) if cancels else off(gradient, own, rng)
         found[path] = drawn.astype(gradient.dtype)
     return found
 

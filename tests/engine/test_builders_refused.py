@@ -47,6 +47,10 @@ def noise(keras, input_shape, num_classes):
     return _net(keras, input_shape, num_classes, lambda x: stock.GaussianNoise(0.1, name="my_noise")(x))
 
 
+def taken(keras, input_shape, num_classes):
+    return _net(keras, input_shape, num_classes, lambda x: keras.layers.Dense(4, name="ema")(x))
+
+
 def norm(keras, input_shape, num_classes):
     return _net(keras, input_shape, num_classes, lambda x: keras.layers.BatchNormalization(name="norm")(x))
 """
@@ -62,16 +66,18 @@ CASES = [
     ("new_dim", [], ["my_dim", "x[:, None]", "tf.expand_dims"]),
     ("number", [], ["my_row", "x[:, 0]", "tf.gather"]),
     ("noise", [], ["layer my_noise", "GaussianNoise", "keras.layers.Dropout"]),
+    ("taken", [], ["a layer has the name 'ema'", "ema_layer"]),
+    ("taken", ["engine=jax"], ["a layer has the name 'ema'", "ema_layer"]),
     ("norm", ["dataset.remainder=pad"], ["dataset.remainder=pad", "batch statistics of layer norm", "drop"]),
 ]
 
 
-@pytest.mark.parametrize(("builder", "extra", "shown"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(("builder", "extra", "shown"), CASES, ids=["-".join((case[0], *case[1])) for case in CASES])
 def test_a_model_that_can_not_work_is_refused(
     tmp_path: Path, builder: str, extra: list[str], shown: list[str]
 ) -> None:
     (tmp_path / "refused_models.py").write_text(MODULE)
-    arguments = ["dataset=digits", "dataset.batch_size=16", "mesh=batch2", "tracking=none", "engine.canary=false"]
+    arguments = ["dataset=digits", "dataset.batch_size=16", "mesh=batch2", "tracking=none"]
     target = ["model=custom", f"model._target_=refused_models.{builder}", f"hydra.run.dir={tmp_path / 'run'}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     done = subprocess.run(

@@ -177,6 +177,29 @@ def served(trained: Trained, model_id: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(tmp_path: Path) -> None:
+    run = Trained(tmp_path, "")
+    options = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "optimizer.ema.decay=0.95", "dataset=digits"]
+    options += ["optimizer.learning_rate=0.03", "trainer.epochs=2", "tracking=none", "trainer.progress=none"]
+    run.command("runner", *options, f"hydra.run.dir={tmp_path / 'run'}")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    given = ["run=latest", "tracking=none"]
+    run.command("runner.evaluate", *given, f"hydra.run.dir={tmp_path / 'evaluated'}")
+    evaluated = json.loads((tmp_path / "evaluated" / "evaluate.json").read_text())
+    assert evaluated["loss"] == summary["eval_loss"]
+    run.command("runner.export", *given, f"export.folder={tmp_path / 'exported'}")
+    for found in json.loads((tmp_path / "exported" / "export.json").read_text())["compared"].values():
+        assert (found["examples"], found["classes"]) == (360, 0)
+        assert found["probabilities"] <= 1e-5, "in float32, whatever the run's layers computed in"
+    more = ["resume=latest", "trainer.epochs=3"]
+    error = run.command("runner", *more, "optimizer.ema.decay=null", code=2).stderr
+    assert "it is of another optimizer.ema, this config has no ema/d1/bias" in error
+    error = run.command("runner", *more, "model.hidden=[16, 16]", code=2).stderr
+    assert "it is of another model, the checkpoint lacks d3/bias" in error
+    run.command("runner", *more, f"hydra.run.dir={tmp_path / 'more'}")
+    assert json.loads((tmp_path / "more" / "summary.json").read_text())["steps"] == 66
+
+
 @pytest.mark.parametrize("module", ["runner.evaluate", "runner.export"])
 @pytest.mark.parametrize(
     ("overrides", "shown"),

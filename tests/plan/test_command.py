@@ -68,6 +68,27 @@ def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_parts_of_a_batch_and_averages_of_weights_are_counted(tmp_path: Path, engine: str) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(tmp_path, "mesh=batch2", f"engine={engine}", f"hydra.run.dir={whole}")
+    more = ["trainer.accumulate_steps=4", "optimizer.ema.decay=0.9"]
+    run(tmp_path, "mesh=batch2", f"engine={engine}", *more, f"hydra.run.dir={parts}")
+    one, four = planned(whole), planned(parts)
+    weights = one["totals"]["parameters"]["bytes_per_device"]
+    assert four["totals"]["parameters"] == one["totals"]["parameters"]
+    held = {kind: [plan["totals"][kind]["bytes_per_device"] for plan in (one, four)] for kind in one["totals"]}
+    assert held["slots"] == [2 * weights, 3 * weights]
+    assert held["gradients"] == [weights, 2 * weights]
+    assert held["activations"][0] == 4 * held["activations"][1]
+    assert one["flops_per_device"] == four["flops_per_device"]
+    (before,), (after,) = one["traffic"], four["traffic"]
+    assert after["count"] == 4 * before["count"]
+    # DTensor fills a merged all-reduce up, one vector of all gradients it does not.
+    assert 4 * before["bytes"] <= after["bytes"] < 4 * before["bytes"] * 1.1
+
+
+@pytest.mark.slow
 def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

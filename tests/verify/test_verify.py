@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.stores import store_in
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +43,7 @@ def command(
     """Runs a command on digits in `folder` and checks its exit code."""
     (folder / "my_models.py").write_text(BUILDER)
     held = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "COLUMNS": "120"} | environment
-    held["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
+    held["MLFLOW_TRACKING_URI"] = store_in(folder)
     arguments = [sys.executable, "-m", module, "dataset=digits", f"hydra.run.dir={folder / 'run'}", *overrides]
     done = subprocess.run(arguments, cwd=folder, env=held, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
