@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.stores import store_in
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +23,7 @@ DIGITS = ["dataset=digits", "trainer.log_model=false", "trainer.progress=lines"]
 
 def command(folder: Path, *overrides: str) -> tuple[list[str], dict[str, str]]:
     """Returns the command of a run in `folder`, which holds its store and its output."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": store_in(folder)}
     return [sys.executable, "-m", "runner", *DIGITS, f"hydra.run.dir={folder / 'run'}", *overrides], environment
 
 
@@ -175,16 +177,25 @@ def two_towers(keras, input_shape, num_classes, width: int = 16):
 MODELS = ["mlp", "mlp_functional", "mlp_subclassed", "mlp_explicit", "custom"]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_model_and_a_users_own_train_on_eight_devices_as_on_one(tmp_path: Path, model: str) -> None:
-    (tmp_path / "my_models.py").write_text(BUILDER)
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The results of one device: the four MLPs are one network."""
+    return {model: trained(tmp_path_factory.mktemp(model), model, "single") for model in ("mlp", "custom")}
+
+
+def trained(folder: Path, model: str, mesh: str) -> dict[str, Any]:
+    (folder / "my_models.py").write_text(BUILDER)
     chosen = ["model._target_=my_models.two_towers", "+model.width=24"] if model == "custom" else []
-    results = []
-    for mesh in ("single", "batch8"):
-        rate = "optimizer.learning_rate=0.002"
-        run(tmp_path, f"model={model}", *chosen, f"mesh={mesh}", "tracking=none", "trainer.epochs=2", rate)
-        results.append(summary(tmp_path))
-    one, eight = results
+    rate = "optimizer.learning_rate=0.002"
+    run(folder, f"model={model}", *chosen, f"mesh={mesh}", "tracking=none", "trainer.epochs=2", rate)
+    return summary(folder)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_and_a_users_own_train_on_eight_devices_as_on_one(
+    tmp_path: Path, on_one_device: dict[str, dict[str, Any]], model: str
+) -> None:
+    one, eight = on_one_device["custom" if model == "custom" else "mlp"], trained(tmp_path, model, "batch8")
     # Two epochs of float32 sums in another order; a batch seen twice or a stale moment is off by 1e-2 and more.
     assert eight["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-4)
     assert eight["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)

@@ -15,6 +15,7 @@ from tests.engine import cases
 
 ROOT = Path(__file__).parents[2]
 Arrays = dict[str, np.ndarray]
+FAST_CODE = {"XLA_FLAGS": ""}  # over what tests/conftest.py sets
 
 # Smooth: at a ReLU's kink the last bit of a sum decides whether a whole column of gradients counts.
 MLP = {"target": "runner.model.mlp.sequential", "options": {"hidden": [128], "activation": "tanh"}}
@@ -35,11 +36,18 @@ def smooth() -> list[dict[str, Any]]:
     return [*runs, {**VIT, "name": "vit"}, {**RESNET, "name": "resnet"}]
 
 
-def work(out: Path, engine: str, axes: dict[str, int] | None, runs: list[dict[str, Any]], **more: Any) -> Arrays:
-    """Runs the worker and returns its arrays."""
+def work(
+    out: Path,
+    engine: str,
+    axes: dict[str, int] | None,
+    runs: list[dict[str, Any]],
+    fast_code: bool = False,
+    **more: Any,
+) -> Arrays:
+    """Runs the worker and returns its arrays; with `fast_code` compiled as users' runs are."""
     request = {"engine": engine, "axes": axes, "runs": runs, "layout": "replicated"} | more
     command = [sys.executable, "-m", "tests.engine.jax_worker", str(out), json.dumps(request)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | (FAST_CODE if fast_code else {})
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(out))

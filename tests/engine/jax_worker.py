@@ -2,7 +2,7 @@
 
 Usage: python -m tests.engine.jax_worker OUT.npz JSON, with JSON {"engine": "jax", "keras_dtensor" or "plain" (Keras
 3's own training), "axes": {...}, "layout": a preset, "start": NPZ of initial states or null, "runs": [...], "plans":
-whether each run is planned too}.
+whether each run is planned too, "brief": whether gradients and an evaluation are left out}.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     return config
 
 
-def on_mesh(config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """Trains one engine; returns losses, initial and final state, gradients and an evaluation."""
+def on_mesh(
+    config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None, brief: bool
+) -> dict[str, np.ndarray]:
+    """Trains one engine; returns losses, initial and final state, and unless `brief` gradients and an evaluation."""
     from runner.engine import make_engine
 
     engine = make_engine(config, DATA, batches.steps)
@@ -47,17 +49,19 @@ def on_mesh(config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray
     if start:
         engine.load_state({path: start.get(path, value) for path, value in engine.state().items()})
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
-    gradients = {f"gradient/{path}": value for path, value in engine.gradients(batches, 0).items()}
+    gradients = {} if brief else {f"gradient/{path}": v for path, v in engine.gradients(batches, 0).items()}
     metrics = engine.train_steps(engine.place(batches), 0).read()
-    evaluation = engine.evaluate([padded(batches)])
-    found = {"loss": metrics.loss, "accuracy": metrics.accuracy, "eval/loss": np.asarray(evaluation.loss)}
+    found = {"loss": metrics.loss, "accuracy": metrics.accuracy}
+    if not brief:
+        evaluation = engine.evaluate([padded(batches)])
+        found |= {"eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.confusion}
     specs = {f"spec/{path}": np.array([str(axis) for axis in v.spec]) for path, v in engine.variables().items()}
     if config.engine.name == "jax":
         rows = [" ".join((c.kind, c.axis, c.phase, c.origin)) for c in engine.collectives()]
         found["collectives"] = np.array(rows, dtype=str)
         found["counted"] = np.array([str(each) for each in engine.collectives()], dtype=str)
         found |= costs(engine, batches)
-    return {**initial, **gradients, **engine.state(), **specs, **found, "eval/confusion": evaluation.confusion}
+    return {**initial, **gradients, **engine.state(), **specs, **found}
 
 
 def planned(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
@@ -133,7 +137,8 @@ def main() -> None:
         batches = cases.batches(run.get("steps", cases.STEPS), config.dataset.batch_size)
         key = f"{run['name']}:initial/"
         start = {name.removeprefix(key): value for name, value in held.items() if name.startswith(key)}
-        got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start)
+        brief = request.get("brief", False)
+        got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start, brief)
         got |= planned(config, batches) if request.get("plans") else {}
         arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
     np.savez(sys.argv[1], **arrays)  # type: ignore[arg-type]

@@ -18,9 +18,7 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 ROUNDING = "attention/key/bias"
 
 MESHES = [
-    ({"batch": 1}, "replicated"),
     ({"batch": 8}, "replicated"),
-    ({"batch": 4}, "fsdp"),
     ({"batch": 2, "model": 2}, "fsdp_megatron"),
 ]
 
@@ -32,14 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def keras(folder: Path) -> Arrays:
-    return work(folder / "keras.npz", "plain", None, [*smooth(), {**CONVNET, "name": "convnet"}])
+    return work(folder / "keras.npz", "plain", None, [*smooth(), {**CONVNET, "name": "convnet"}], True)
 
 
 @pytest.mark.parametrize(("axes", "layout"), MESHES)
 def test_training_on_a_mesh_equals_keras_on_one_device(
     folder: Path, keras: Arrays, axes: dict[str, int], layout: str
 ) -> None:
-    got = work(folder / "mesh.npz", "jax", axes, smooth(), layout=layout)
+    got = work(folder / "mesh.npz", "jax", axes, smooth(), True, layout=layout)
     different = []
     for key, expected in keras.items():
         if key.startswith("convnet:") or ROUNDING in key:
@@ -53,7 +51,9 @@ def test_training_on_a_mesh_equals_keras_on_one_device(
 
 @pytest.mark.parametrize("loop", ["host", "device"])
 def test_the_guides_convnet_with_dropout_equals_keras(folder: Path, keras: Arrays, loop: str) -> None:
-    got = work(folder / f"{loop}.npz", "jax", {"batch": 2}, [{**CONVNET, "name": "convnet", "loop": loop}])
+    got = work(
+        folder / f"{loop}.npz", "jax", {"batch": 2}, [{**CONVNET, "name": "convnet", "loop": loop}], fast_code=True
+    )
     # Ten steps: ReLU's kinks and Adam on a bias whose gradient is rounding make more of each step after.
     assert relative(keras, got, "convnet:loss") < 1e-5
     assert np.array_equal(keras["convnet:eval/confusion"].sum(), got["convnet:eval/confusion"].sum())

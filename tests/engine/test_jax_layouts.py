@@ -49,14 +49,14 @@ NEEDED = {
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    return work(tmp_path_factory.mktemp("one") / "one.npz", "jax", {"batch": 1}, RUNS)
+    return work(tmp_path_factory.mktemp("one") / "one.npz", "jax", {"batch": 1}, RUNS, brief=True)
 
 
 @pytest.mark.parametrize(("axes", "layout"), CASES)
 def test_a_layout_trains_as_one_device_does(
     tmp_path: Path, one_device: Arrays, axes: dict[str, int], layout: str
 ) -> None:
-    got = work(tmp_path / "got.npz", "jax", axes, RUNS, layout=layout, plans=True)
+    got = work(tmp_path / "got.npz", "jax", axes, RUNS, layout=layout, plans=True, brief=True)
     for run in RUNS:
         planned, counted = (got[f"{run['name']}:{key}"].tolist() for key in ("planned", "counted"))
         assert planned == counted, "a plan reads another program than training's"

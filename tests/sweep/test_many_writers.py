@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores import store_in
 from tests.sweep.postgres import Postgres, binaries
 from tests.tracking.server import Server
 
@@ -22,7 +23,7 @@ EPOCHS, STEPS = 91, 91 * 22  # digits has 22 batches of 64
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'mlflow.db'}"
+        yield store_in(tmp_path)
         return
     pytest.importorskip("psycopg")
     programs = binaries()

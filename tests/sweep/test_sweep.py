@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.stores import store_in
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +23,7 @@ SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optim
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+    return os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": store_in(folder)}
 
 
 def sweep(folder: Path, *overrides: str, name: str = "sweep", code: int = 0) -> subprocess.CompletedProcess[str]:

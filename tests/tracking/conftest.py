@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from runner.schema import TrackingConfig
 from runner.tracking import Tracker, open_tracker
 from runner.tracking.location import sqlite_path
-from runner.tracking.store import open_store
+from tests.stores import store_in
 
 Opener = Callable[..., Tracker]
 
@@ -21,17 +20,9 @@ def _no_outer_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-@pytest.fixture(scope="session")
-def made_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    open_store(f"sqlite:///{path}", "unused")
-    return path
-
-
 @pytest.fixture
-def uri(made_store: Path, tmp_path: Path) -> str:
-    shutil.copyfile(made_store, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def uri(tmp_path: Path) -> str:
+    return store_in(tmp_path)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
     assert not unsent.folder(tmp_path).exists()
     assert tracker.describe()[0].startswith(f"run: {server.uri}/#/experiments/")
     said = capsys.readouterr().err
-    assert "the store is away (Connection refused)" in said
+    assert "the store is away (Connection re" in said  # refused, or reset where the server dies in the middle of one
     assert "the store is back" in said
 
 
