@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -167,12 +168,18 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
         if start is not None and start.step == run.step:  # killed after its last evaluation, whose logits are gone
             taken = (taken[0], _evaluate(run))
     except Interrupted:
-        run.history.flush()
-        around.saver.save(run.step, run.history)
+        try:
+            run.history.flush()
+        except NotFiniteError:  # what would have been gone back from; a run that goes on from here meets it again
+            if config.trainer.on_nan != "restore":
+                raise
+        else:
+            around.saver.save(run.step, run.history)
         raise
     finally:
         try:
-            run.history.flush()
+            with suppress(NotFiniteError):  # it would take the place of what ended the run
+                run.history.flush()
         finally:
             around.profiler.close()
             around.saver.close()

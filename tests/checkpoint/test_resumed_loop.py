@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runner import loop
@@ -250,6 +250,7 @@ def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=st.lists(st.integers(0, 40), min_size=1, max_size=3), every=st.integers(2, 5), bad=st.integers(2, 22))
+@example(deaths=[7], every=5, bad=12)
 def test_killed_before_or_after_it_went_back_it_ends_the_same_and_its_last_points_are_those_that_count(
     tmp_path_factory: pytest.TempPathFactory, deaths: list[int], every: int, bad: int
 ) -> None:
