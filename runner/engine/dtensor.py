@@ -79,11 +79,10 @@ def unpack(tensor: Any) -> Array:
     return whole
 
 
-def parts(variable: Any) -> list[Part]:
-    """Returns the different pieces of a DVariable, copied from the first device that holds each."""
+def parts(value: Any) -> list[Part]:
+    """Returns the different pieces of a DTensor, copied from the first device that holds each."""
     from tensorflow.experimental import dtensor
 
-    value = read_held(variable)
     layout, whole = dtensor.fetch_layout(value), tuple(value.shape)
     found: dict[tuple[int, ...], Part] = {}
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):

@@ -123,6 +123,7 @@ class DTensorEngine:
         self._label_layout = self._layout((None, *label))
         self._vector = self._layout((None,))
         self._train: Any = None
+        self._read: Any = None
         state = self._model, self._variables, self._slots, self._sums, self._trained
         held = Held(*state, self._mesh, self._packing())
         self._steps = Steps(self._config, self._data.num_classes, self._total_steps, held)
@@ -329,7 +330,10 @@ class DTensorEngine:
 
     def parts(self) -> dict[str, list[Part]]:
         """Returns host copies of variables and slots, each in its different pieces."""
-        return {path: parts(variable) for path, variable in {**self._variables, **self._slots}.items()}
+        held = {**self._variables, **self._slots}
+        if self._read is None:  # one program: read one by one, each variable costs a call on every device
+            self._read = self._traced(lambda: [read_held(variable) for variable in held.values()])
+        return {path: parts(value) for path, value in zip(held, self._read(), strict=True)}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
