@@ -29,12 +29,13 @@ from runner.engine.base import (
     VariableInfo,
 )
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.dtensor import pack, parts, prepare_environment, unpack, zeros
+from runner.engine.dtensor import pack, prepare_environment, unpack, zeros
 from runner.engine.dtensor_step import COUNTS, Held, Steps
 from runner.engine.explain import compile_error, is_compile_error
 from runner.engine.libraries import load_tensorflow
 from runner.engine.logits import LogitRows
 from runner.engine.packing import Packing, packing
+from runner.engine.reading import StateReader
 from runner.engine.source import Source
 from runner.engine.storage import gather_for_use, read_held
 from runner.engine.trace import trace_tensorflow
@@ -123,7 +124,7 @@ class DTensorEngine:
         self._label_layout = self._layout((None, *label))
         self._vector = self._layout((None,))
         self._train: Any = None
-        self._read: Any = None
+        self._reader: StateReader | None = None
         state = self._model, self._variables, self._slots, self._sums, self._trained
         held = Held(*state, self._mesh, self._packing())
         self._steps = Steps(self._config, self._data.num_classes, self._total_steps, held)
@@ -330,10 +331,9 @@ class DTensorEngine:
 
     def parts(self) -> dict[str, list[Part]]:
         """Returns host copies of variables and slots, each in its different pieces."""
-        held = {**self._variables, **self._slots}
-        if self._read is None:  # one program: read one by one, each variable costs a call on every device
-            self._read = self._traced(lambda: [read_held(variable) for variable in held.values()])
-        return {path: parts(value) for path, value in zip(held, self._read(), strict=True)}
+        if self._reader is None:
+            self._reader = StateReader({**self._variables, **self._slots})
+        return self._reader.parts()
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
