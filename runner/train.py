@@ -6,7 +6,7 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -64,7 +64,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         recovery.check_unfinished(config, before, total)
         profile.check(config, total)
         command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
-        run_id = before.run.run_id if before else None
+        run_id, finished = before.run.run_id if before else None, ExitStack()
         with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
             points = recovery.NewPoints(tracker, before.checkpoint if before else None)
             _log_inputs(tracker, folder, data, config)
@@ -88,7 +88,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
             stop.deferred = True
             profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
-            with recovery.saving(config, content, engine, tracker, folder, before) as saver:
+            with recovery.saving(config, content, engine, tracker, folder, before, finished) as saver:
                 start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
                 log = member.reporting(points.log, folder)
                 around = loop.Around(log, points.forget, tell, display, stop, saver, profiler)
@@ -100,6 +100,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 _record_result(config, engine, data, result, used, tracker, folder)
                 _record_profile(profiler.folder, tracker, console)
             console.print(result_table(_result_rows(config, result, used)))
+        finished.close()
 
 
 def open_run(

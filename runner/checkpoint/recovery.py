@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -129,6 +129,7 @@ def saving(
     tracker: Tracker,
     folder: Path,
     before: Previous | None,
+    recorded: ExitStack,
 ) -> Iterator[Saver]:
     """Yields what saves the run's state.
 
@@ -139,6 +140,8 @@ def saving(
       tracker: of the run, which gets a tag with the place of its checkpoints.
       folder: the run's own.
       before: where it goes on.
+      recorded: to be closed when the tracker has the run as finished. Until then a run that is killed can go on, to
+        record what it has not.
     """
     wanted = config.trainer.checkpoint
     if not wanted.enabled:
@@ -159,7 +162,10 @@ def saving(
         finished = True
     finally:
         saver.close()
-        runs.end(saved, finished=finished)
+        if finished:
+            recorded.callback(runs.end, saved, finished=True)
+        else:
+            runs.end(saved, finished=False)
 
 
 def versions() -> dict[str, str]:
