@@ -24,7 +24,8 @@ def check(config: RunConfig) -> None:
       ConfigError: the first thing found that cannot work.
     """
     one_of("engine.name", config.engine.name, ENGINES)
-    one_of("engine.loop", config.engine.loop, ("auto", "device", "host"))
+    for key in ("loop", "data"):
+        one_of(f"engine.{key}", getattr(config.engine, key), ("auto", "device", "host"))
     if config.engine.name == "jax":
         jax_environment.check_installed()
     _check_against(config)

@@ -16,6 +16,7 @@ HostBatchIterator = Iterator[HostBatches]
 
 _SECONDS_A_CALL = 0.25  # short enough that a signal and the progress bar don't wait, long enough to hide the call
 _MOST_STEPS = 64
+_MOST_HELD_STEPS = 512  # of images that the devices hold: a call brings their places alone
 _MOST_BYTES = 32 << 20  # of images in one call
 
 
@@ -26,9 +27,9 @@ class CallSize:
       capacity: the most that a call can take; the arrays of every call have this length.
     """
 
-    def __init__(self, fixed: int | None, bytes_a_step: int) -> None:
+    def __init__(self, fixed: int | None, bytes_a_step: int, most: int = _MOST_STEPS) -> None:
         self._fixed = fixed
-        self.capacity = fixed or max(1, min(_MOST_STEPS, _MOST_BYTES // max(bytes_a_step, 1)))
+        self.capacity = fixed or max(1, min(most, _MOST_BYTES // max(bytes_a_step, 1)))
         self._steps, self._seen = fixed or 1, 0
 
     @property
@@ -44,9 +45,18 @@ class CallSize:
             self._steps = min(max(wanted, 1), self.capacity, 4 * self._steps)
 
 
-def call_size(config: RunConfig, split: Split) -> CallSize:
-    """Returns how many steps a device call of a run takes, at first."""
-    return CallSize(config.trainer.steps_per_call, split.images[:1].nbytes * config.dataset.batch_size)
+def call_size(config: RunConfig, split: Split, held: bool) -> CallSize:
+    """Returns how many steps a device call of a run takes, at first.
+
+    Args:
+      config: checked.
+      split: training examples.
+      held: the devices hold the split's images.
+    """
+    fixed, batch_size = config.trainer.steps_per_call, config.dataset.batch_size
+    if held:
+        return CallSize(fixed, split.labels[:1].nbytes * batch_size, _MOST_HELD_STEPS)
+    return CallSize(fixed, split.images[:1].nbytes * batch_size)
 
 
 def training(
@@ -58,6 +68,7 @@ def training(
     place: Callable[[HostBatches], PlacedBatches],
     done: int = 0,
     most: Callable[[int], int | None] = lambda _: None,
+    held: bool = False,
 ) -> Prefetcher[HostBatches, PlacedBatches]:
     """Returns the placed batches of one epoch, made ready on another thread.
 
@@ -70,13 +81,14 @@ def training(
       place: puts batches on the devices.
       done: steps of this epoch that a resumed run has behind it.
       most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
+      held: the devices hold the split's images, so batches say only where in it they are.
     """
     plan = epoch_plan(config, split.size, epoch, steps, done)
 
     def size(taken: int) -> int:
         return min(calls.steps, most(done + taken) or calls.steps)
 
-    return Prefetcher(_stacks(split, plan, size, calls.capacity), place, config.dataset.prefetch)
+    return Prefetcher(_stacks(split, plan, size, calls.capacity, held), place, config.dataset.prefetch)
 
 
 def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:
@@ -111,15 +123,16 @@ def evaluated_split(config: RunConfig, data: Dataset) -> Split:
 
 def evaluation(split: Split, batch_size: int, limit: int | None) -> HostBatchIterator:
     """Yields every example of a split in order, one batch at a time; the last is padded with weight 0."""
-    return _stacks(split, eval_plan(split.size, batch_size, limit), lambda _: 1, 1)
+    return _stacks(split, eval_plan(split.size, batch_size, limit), lambda _: 1, 1, held=False)
 
 
-def _stacks(split: Split, plan: Plan, size: Callable[[int], int], capacity: int) -> HostBatchIterator:
+def _stacks(split: Split, plan: Plan, size: Callable[[int], int], capacity: int, held: bool) -> HostBatchIterator:
     """Yields a plan's batches, `size(taken)` at a time, in arrays whose first dim is always `capacity`."""
     done = 0
     while done < plan.steps:
         steps = min(size(done), plan.steps - done)
-        images, labels = gather(split, plan.indices[done : done + steps])
+        places = plan.indices[done : done + steps]
+        images, labels = (places.astype(np.int32), split.labels[places]) if held else gather(split, places)
         weights = plan.weights[done : done + steps]
         yield HostBatches(_padded(images, capacity), _padded(labels, capacity), _padded(weights, capacity), steps)
         done += steps

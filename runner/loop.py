@@ -15,7 +15,7 @@ from runner.checkpoint.saver import Saver
 from runner.dataset import Dataset
 from runner.dataset.pipeline import steps_in_epoch
 from runner.display import Display
-from runner.engine.base import Array, Engine, EvalMetrics
+from runner.engine.base import Array, Engine, EvalMetrics, holds_images
 from runner.errors import ConfigError, EngineError, Interrupted, NotFiniteError, refuse
 from runner.history import History, LogPoints, Meter, Restore
 from runner.profile import Profiler
@@ -195,7 +195,9 @@ def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, sta
         return float(optimizer.learning_rate(config.optimizer, step, total))
 
     history = History(around.log, trainer.log_every_steps, rate, on_nan=trainer.on_nan)
-    run = _Run(config, engine, data, around, history, feed.call_size(config, data.train), per_epoch)
+    run = _Run(
+        config, engine, data, around, history, feed.call_size(config, data.train, holds_images(engine)), per_epoch
+    )
     if start is not None:
         run.step = start.step
         history.restore(start.step, start.history)
@@ -237,8 +239,8 @@ def _train_epoch(run: _Run, epoch: int) -> None:
         bounds = (around.saver.steps_left(first + taken), around.profiler.steps_left(first + taken))
         return min((bound for bound in bounds if bound is not None), default=None)
 
-    split, place = run.data.train, run.engine.place
-    with feed.training(run.config, split, epoch, run.per_epoch, run.calls, place, done, most) as batches:
+    split, place, held = run.data.train, run.engine.place, holds_images(run.engine)
+    with feed.training(run.config, split, epoch, run.per_epoch, run.calls, place, done, most, held) as batches:
         for placed in batches:
             around.profiler.before_call(run.step, history.drain)
             pending = run.engine.train_steps(placed, run.step, history.rate_factor(run.step))

@@ -25,6 +25,8 @@ class EngineConfig:
       canary: runs two checked steps on the mesh before training.
       loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
         `auto`: `device`, but for a model with convolutions on a CPU, where XLA's loops make them several times slower.
+      data: jax: where the training images are: `device` (all of them on every device, gathered there), `host`
+        (streamed) or `auto`: `device` up to 1 GiB.
       compilation_cache: jax: keeps compiled programs in outputs/jax_cache for the next run.
     """
 
@@ -34,6 +36,7 @@ class EngineConfig:
     intra_op_threads: int | None = None
     canary: bool = True
     loop: str = "auto"
+    data: str = "auto"
     compilation_cache: bool = True
 
 

@@ -21,7 +21,7 @@ from runner.config import flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine, ShowsPieces, as_float
+from runner.engine.base import DataSpec, Engine, ShowsPieces, as_float, hold, holds_images
 from runner.errors import EngineError, Interrupted
 from runner.logs import quiet_native_log
 from runner.plan.command import compile_step, plan_engine
@@ -73,6 +73,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             with quiet_native_log(folder / "runner.log"):
                 engine = make_engine(config, _data_spec(data), total)
                 engine.build()
+                hold(engine, data.train.images)
                 if before is not None:
                     load(engine, before.checkpoint)
                 warnings, measures = _log_plan(config, engine, data, tracker, folder)
@@ -176,7 +177,7 @@ def _log_plan(
     Returns:
       The layout's warnings, and the plan's measures.
     """
-    capacity = feed.call_size(config, data.train).capacity
+    capacity = feed.call_size(config, data.train, holds_images(engine)).capacity
     compile_step(engine, _data_spec(data), config.dataset.batch_size, capacity)
     try:
         plan = plan_engine(config, engine)

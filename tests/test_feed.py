@@ -95,6 +95,26 @@ def test_evaluation_covers_each_example_once_in_order(size: int, batch: int) -> 
     assert {float(w) for each in batches for w in each.weights.ravel()} <= {0.0, 1.0}
 
 
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_places_in_a_split_that_is_held_are_those_of_the_images(remainder: str) -> None:
+    data, run = split(53), config(5, remainder=remainder)
+    steps = 11 if remainder == "pad" else 10
+    images, labels, weights = joined(calls_of(run, data, steps, 4))
+    with feed.training(run, data, 0, steps, feed.CallSize(4, 1), place, held=True) as batches:
+        places, same_labels, same_weights = joined(list(batches))
+    assert places.dtype == np.int32
+    np.testing.assert_array_equal(data.images[places], images)
+    np.testing.assert_array_equal(same_labels, labels)
+    np.testing.assert_array_equal(same_weights, weights)
+
+
+def test_calls_of_images_that_are_held_may_be_longer() -> None:
+    data, run = split(53), config(5)
+    assert (feed.call_size(run, data, held=False).capacity, feed.call_size(run, data, held=True).capacity) == (64, 512)
+    run.trainer.steps_per_call = 7
+    assert feed.call_size(run, data, held=True).capacity == 7
+
+
 def test_a_limit_ends_the_evaluation_after_that_many_batches() -> None:
     batches = list(feed.evaluation(split(40), 8, 2))
     np.testing.assert_array_equal(np.concatenate([each.labels[0] for each in batches]), np.arange(1, 17))

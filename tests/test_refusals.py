@@ -50,6 +50,8 @@ REFUSALS = [
     # Engines.
     refusal("engine=jx", "engine=jx", "did you mean engine=jax?"),
     refusal("engine=jax engine.loop=devise", "engine.loop=devise", "auto, device, host", "did you mean device?"),
+    refusal("engine=jax engine.data=hosts", "engine.data=hosts", "auto, device, host", "did you mean host?"),
+    refusal("engine.data=device", "engine.data=device", "no such key"),
     refusal("engine=jax engine.precision=half", "engine.precision=half", "one of float32, bfloat16"),
     refusal("engine.precision=bfloat16", "engine.precision=bfloat16", "engine keras_dtensor", "set engine=jax or"),
     refusal(

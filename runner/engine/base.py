@@ -34,7 +34,7 @@ class HostBatches:
     """Up to K batches of one device call, on the host.
 
     Attributes:
-      images: uint8 (K, B, height, width, channel).
+      images: uint8 (K, B, height, width, channel); or int32 (K, B), their places in the split that the engine holds.
       labels: int32 (K, B).
       weights: float32 (K, B), 1 for an example and 0 for padding.
       steps: how many of the K are real; the rest is padding that is not computed.
@@ -304,12 +304,43 @@ class CountsCost(Protocol):
 
 
 @runtime_checkable
+class HoldsImages(Protocol):
+    """An engine that can keep a split's images on its devices.
+
+    Attributes:
+      holds: whether it keeps one; batches then say where in it their images are.
+    """
+
+    holds: bool
+
+    def hold(self, images: Array) -> None:
+        """Keeps a split's images, uint8 (N, height, width, channel), where the config and their size allow it."""
+        ...
+
+
+@runtime_checkable
 class ShowsPieces(Protocol):
     """An engine that tells how a batch lies on its devices, for the picture of it."""
 
     def image_pieces(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
         """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
         ...
+
+
+def hold(engine: Engine, images: Array) -> None:
+    """Lets an engine keep a split's images on its devices, if it can; comes before its step is compiled.
+
+    Args:
+      engine: built.
+      images: uint8 (N, height, width, channel).
+    """
+    if isinstance(engine, HoldsImages):
+        engine.hold(images)
+
+
+def holds_images(engine: Engine) -> bool:
+    """Returns whether an engine keeps its split's images, so that batches need only say where in it they are."""
+    return isinstance(engine, HoldsImages) and engine.holds
 
 
 def as_float(array: Array) -> Array:

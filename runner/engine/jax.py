@@ -30,7 +30,7 @@ from runner.engine.base import (
     VariableInfo,
 )
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.jax_arrays import pieces
+from runner.engine.jax_arrays import fits, held, pieces
 from runner.engine.jax_compile import choose, compiled, compiled_to_read, program_cost
 from runner.engine.libraries import load_keras
 from runner.engine.logits import LogitRows
@@ -52,6 +52,7 @@ class JaxEngine:
         self._parts = config.trainer.accumulate_steps
         self._micro_batch = config.dataset.batch_size // self._parts
         self._programs: dict[tuple[int, ...], Any] = {}
+        self._split: Any = None
 
     def build(self) -> None:
         """Makes devices, mesh, model and slots, and places them.
@@ -203,20 +204,34 @@ class JaxEngine:
         draws = [int(np.asarray(new)[1]) - int(state[1]) for new, state in zip(after, states, strict=True)]
         return Randomness(places, np.asarray(states, np.uint32), draws)
 
+    @property
+    def holds(self) -> bool:
+        """Returns whether the devices hold a split's images."""
+        return self._split is not None
+
+    def hold(self, images: Array) -> None:
+        """Keeps a split's images on every device, split as a batch's are but for their first dim."""
+        if fits(images.nbytes, self._config):
+            where = self._sharding((None, *self._config.layout.inputs["image"][1:]))
+            self._split = held(images, where, self._planning)
+
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Places images as uint8, and labels with -1 in place of padding, micro-batch by micro-batch."""
+        """Places images, as uint8 or their places in what is held, and labels, -1 for padding, by micro-batches."""
         return self._placed(batches, self._parts)
 
     def _placed(self, batches: HostBatches, parts: int) -> PlacedBatches:
         import jax
 
-        images, labels = jax.device_put(cut(batches, parts), (self._image, self._label))
+        image = self._image if batches.images.ndim > 2 else self._label
+        images, labels = jax.device_put(cut(batches, parts), (image, self._label))
         return PlacedBatches(images, labels, batches.weights, batches.steps)
 
-    def _numbers(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Array:
+    def _given(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[Any, Any, Any, Array]:
+        """Returns what a step takes beside the state: the split held, or None; images or places; labels; numbers."""
         factor = np.float32(rate_factor).view(np.int32)
         counts = example_counts(batches.weights, self._parts)
-        return np.concatenate([[batches.steps * self._parts, first_step, factor], counts]).astype(np.int32)
+        numbers = np.concatenate([[batches.steps * self._parts, first_step, factor], counts]).astype(np.int32)
+        return self._split if batches.images.ndim == 2 else None, batches.images, batches.labels, numbers
 
     def compile(self, batches: PlacedBatches) -> None:
         """Makes the training program for batches of these shapes, from disk where an earlier run left it."""
@@ -225,7 +240,7 @@ class JaxEngine:
     def _compiled(self, batches: PlacedBatches) -> Any:
         shape = tuple(batches.images.shape)
         if shape not in self._programs:
-            arguments = [self._state, batches.images, batches.labels, self._numbers(batches, 0)]
+            arguments = [self._state, *self._given(batches, 0)]
             arguments += [] if self._way.loop_on_device else [np.int32(0)]
             lowered = self._train.lower(*arguments)
             self._programs[shape] = compiled_to_read(lowered) if self._planning else compiled(lowered, self._way)
@@ -233,13 +248,13 @@ class JaxEngine:
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall:
         """Runs the steps in one program, or one after another without waiting for any."""
-        program, numbers = self._compiled(batches), self._numbers(batches, first_step, rate_factor)
+        program, given = self._compiled(batches), self._given(batches, first_step, rate_factor)
         if self._way.loop_on_device:
-            self._state, loss, hit, penalty = program(self._state, batches.images, batches.labels, numbers)
+            self._state, loss, hit, penalty = program(self._state, *given)
             return PendingCall(loss, hit, penalty, batches.weights, batches.steps, self._parts, np.asarray)
         rows = []
         for index in range(batches.steps * self._parts):
-            self._state, *row = program(self._state, batches.images, batches.labels, numbers, np.int32(index))
+            self._state, *row = program(self._state, *given, np.int32(index))
             rows.append(row)
         losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
         return PendingCall(losses, hits, penalties, batches.weights, batches.steps, self._parts, np.asarray)
@@ -251,7 +266,7 @@ class JaxEngine:
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; the state stays as it is."""
         placed = self.place(batches)
-        arguments = self._state, placed.images, placed.labels, self._numbers(placed, step)
+        arguments = self._state, *self._given(placed, step)
         rounds = [map(np.asarray, self._gradients(*arguments, np.int32(i))) for i in range(self._parts)]
         sums = [np.array(sum(found)) for found in zip(*rounds, strict=True)]
         return dict(zip(self._trained, sums, strict=True))

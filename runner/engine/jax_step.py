@@ -113,17 +113,19 @@ class Step:
         found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, drawn)
         return found
 
-    def step(self, state: State, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[State, Any, Any, Any]:
+    def step(
+        self, state: State, split: Any, images: Any, labels: Any, numbers: Any, index: Any
+    ) -> tuple[State, Any, Any, Any]:
         """Round `index` of a call, see `many`: the new state, each example's loss and hit (B,), and the penalty."""
         import jax
         import jax.numpy as jnp
 
-        x_bhwd, y_b, count, drawn = self._batch(images, labels, numbers, index)
-        gradients, (loss_b, logits_bc, penalty, held) = self.gradients(state, x_bhwd, y_b, count, drawn)
+        x_bhwd, y_b, count, drawn = self._batch(split, images, labels, numbers, index)
+        gradients, (loss_b, logits_bc, penalty, weights) = self.gradients(state, x_bhwd, y_b, count, drawn)
         done = (numbers[1] + index // self._parts).astype(jnp.float32)
         factor = jax.lax.bitcast_convert_type(numbers[2], jnp.float32)
         with jax.named_scope("update"):
-            state = self._update(state._replace(held=held), gradients, done, index % self._parts, factor)
+            state = self._update(state._replace(held=weights), gradients, done, index % self._parts, factor)
         hit_b = (jnp.argmax(logits_bc, -1) == y_b).astype(jnp.float32)
         return self._pin(state, "state"), loss_b, hit_b, penalty
 
@@ -153,14 +155,15 @@ class Step:
         chosen: State = jax.tree.map(lambda new, old: jnp.where(last, new, old), changed, state)
         return chosen._replace(held=state.held, sums=gradients)
 
-    def many(self, state: State, images: Any, labels: Any, numbers: Any) -> tuple[State, Any, Any, Any]:
+    def many(self, state: State, split: Any, images: Any, labels: Any, numbers: Any) -> tuple[State, Any, Any, Any]:
         """A call's steps as one program, their number an input so that it needs no compilation of its own.
 
         A step of several parts is as many rounds of the loop, each over one micro-batch; K and B are then theirs.
 
         Args:
           state: before.
-          images: uint8 (K, B, H, W, D).
+          split: uint8 (N, H, W, D), the split's images where the devices hold them, else None.
+          images: uint8 (K, B, H, W, D), or int32 (K, B), their places in `split`.
           labels: int32 (K, B), -1 for padding.
           numbers: int32 (3 + K,): rounds to do, steps done before, the bits of the float32 that the learning rate is
             multiplied by, and the count of examples of each round's step.
@@ -173,7 +176,7 @@ class Step:
 
         def body(index: Any, carried: tuple[State, Any, Any, Any]) -> tuple[State, Any, Any, Any]:
             state, *found = carried
-            state, *new = self.step(state, images, labels, numbers, index)
+            state, *new = self.step(state, split, images, labels, numbers, index)
             return state, *(
                 jax.lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(found, new, strict=True)
             )
@@ -183,18 +186,23 @@ class Step:
         found: tuple[State, Any, Any, Any] = jax.lax.fori_loop(0, numbers[0], body, start)
         return found
 
-    def _batch(self, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[Any, Any, Any, Any]:
+    def _batch(self, split: Any, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[Any, Any, Any, Any]:
         """Returns images in [0, 1], labels, the count of examples and the micro-batches done, of a round of a call."""
         import jax
         import jax.numpy as jnp
 
-        x_bhwd = scaled(self._pin(jax.lax.dynamic_index_in_dim(images, index, 0, keepdims=False), "image"))
+        x_bhwd = jax.lax.dynamic_index_in_dim(images, index, 0, keepdims=False)
+        if split is not None:
+            x_bhwd = split.at[self._pin(x_bhwd, "label")].get(mode="clip")
+        x_bhwd = scaled(self._pin(x_bhwd, "image"))
         y_b = self._pin(jax.lax.dynamic_index_in_dim(labels, index, 0, keepdims=False), "label")
         return x_bhwd, y_b, numbers[COUNTS + index].astype(jnp.float32), numbers[1] * self._parts + index
 
-    def whole_gradients(self, state: State, images: Any, labels: Any, numbers: Any, index: Any) -> list[Any]:
+    def whole_gradients(
+        self, state: State, split: Any, images: Any, labels: Any, numbers: Any, index: Any
+    ) -> list[Any]:
         """The gradients of one micro-batch of a call's first batch."""
-        found, _ = self.gradients(state, *self._batch(images, labels, numbers, index))
+        found, _ = self.gradients(state, *self._batch(split, images, labels, numbers, index))
         return found
 
     def evaluated(

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 import runner.dataset
 from runner import layout, paths
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine, HostBatches
+from runner.engine.base import DataSpec, Engine, HostBatches, hold, holds_images
 from runner.engine.dtensor import skip_graph_optimizer
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
@@ -35,6 +35,7 @@ def plan_config(config: RunConfig) -> Plan:
     data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)
     engine = make_engine(on_cpu(config), data_spec, 1, planning=True)
     engine.build()
+    hold(engine, data.train.images)
     if config.engine.name.endswith("dtensor"):
         skip_graph_optimizer()
     compile_step(engine, data_spec, config.dataset.batch_size, 1)
@@ -55,8 +56,8 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
       batch_size: global.
       capacity: batches of one device call.
     """
-    images = np.zeros((capacity, batch_size, *data.input_shape), np.uint8)
     labels, weights = np.zeros((capacity, batch_size), np.int32), np.zeros((capacity, batch_size), np.float32)
+    images = labels if holds_images(engine) else np.zeros((capacity, batch_size, *data.input_shape), np.uint8)
     engine.compile(engine.place(HostBatches(images, labels, weights, capacity)))
 
 

@@ -119,7 +119,7 @@ def program(plan: Plan) -> Rows:
     cost, rows = plan.program, []
     if cost is not None:
         rows = [
-            ("state and batches of a call", size(cost.argument_bytes)),
+            ("state, images held and batches of a call", size(cost.argument_bytes)),
             ("results, besides what takes their place", size(cost.output_bytes - cost.reused_bytes)),
             ("temporaries", size(cost.temporary_bytes)),
             ("operations of a step", operations(cost.flops)),

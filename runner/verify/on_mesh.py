@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from runner.engine import make_engine
-from runner.engine.base import Array
+from runner.engine.base import Array, hold, holds_images
 from runner.errors import EngineError
 from runner.verify.request import Request
 
@@ -37,6 +37,9 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
             shapes = list(start[path].shape), list(initial[path].shape)
             raise EngineError(f"{path} has shape {shapes[0]} on one device, engine {name} gives it {shapes[1]}")
     engine.load_state({path: start.get(path, value) for path, value in initial.items()} | slots)
+    hold(engine, request.batches.images.reshape(-1, *request.data.input_shape))
+    if holds_images(engine):  # as in training
+        request = request.by_place()
     gradients = engine.gradients(request.batches, 0)
     losses, done = [], 0
     for stack in request.stacks():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,16 @@ class Request:
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
         whole = self.batches
-        length = CallSize(self.config.trainer.steps_per_call, whole.images[0].nbytes).capacity
+        bytes_a_step = whole.labels.shape[1] * math.prod(self.data.input_shape)
+        length = CallSize(self.config.trainer.steps_per_call, bytes_a_step).capacity
         length = min(length, whole.steps)
         return [self._stack(start, length) for start in range(0, whole.steps, length)]
+
+    def by_place(self) -> Request:
+        """Returns the same for an engine that holds the images of all batches, one after the other."""
+        shape = self.batches.labels.shape
+        places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+        return replace(self, batches=replace(self.batches, images=places))
 
     def _stack(self, start: int, length: int) -> HostBatches:
         rows = np.arange(start, start + length)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
 
 from runner import paths
-from runner.engine.base import DataSpec, HostBatches, as_float
+from runner.engine.base import DataSpec, HostBatches, as_float, hold, holds_images
 from runner.model import scope
 from runner.schema import LayoutConfig, RunConfig
 from tests.engine import cases
@@ -38,8 +39,18 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     return config
 
 
+def given(engine: Any, batches: HostBatches, held: bool) -> HostBatches:
+    """Returns batches as the engine is to get them: with `held` it holds their images, and they say where."""
+    if not held:
+        return batches
+    hold(engine, np.ascontiguousarray(batches.images[::-1]).reshape(-1, *DATA.input_shape))
+    assert holds_images(engine)
+    places = np.arange(batches.labels.size, dtype=np.int32).reshape(batches.labels.shape)
+    return replace(batches, images=places[::-1])
+
+
 def on_mesh(
-    config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None, brief: bool
+    config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None, brief: bool, held: bool
 ) -> dict[str, np.ndarray]:
     """Trains one engine; returns losses, initial and final state, and unless `brief` gradients and an evaluation."""
     from runner.engine import make_engine
@@ -49,11 +60,12 @@ def on_mesh(
     if start:
         engine.load_state({path: start.get(path, value) for path, value in engine.state().items()})
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
+    images, batches = batches, given(engine, batches, held)
     gradients = {} if brief else {f"gradient/{path}": v for path, v in engine.gradients(batches, 0).items()}
     metrics = engine.train_steps(engine.place(batches), 0).read()
     found = {"loss": metrics.loss, "accuracy": metrics.accuracy}
     if not brief:
-        evaluation = engine.evaluate([padded(batches)])
+        evaluation = engine.evaluate([padded(images)])
         found |= {"eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.confusion}
     specs = {f"spec/{path}": np.array([str(axis) for axis in v.spec]) for path, v in engine.variables().items()}
     if config.engine.name == "jax":
@@ -64,22 +76,23 @@ def on_mesh(
     return {**initial, **gradients, **engine.state(), **specs, **found}
 
 
-def planned(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
+def planned(config: RunConfig, batches: HostBatches, held: bool) -> dict[str, np.ndarray]:
     """Returns the collectives that an engine finds which only plans."""
     from runner.engine import make_engine
 
     engine = make_engine(config, DATA, batches.steps, planning=True)
     engine.build()
-    engine.compile(engine.place(batches))
+    engine.compile(engine.place(given(engine, batches, held)))
     return {"planned": np.array([str(each) for each in engine.collectives()], dtype=str)}
 
 
 def costs(engine: Any, batches: HostBatches) -> dict[str, np.ndarray]:
     """Returns the program's operations, and the bytes of its arguments beside those of a device's state and images."""
     cost, placed = engine.program_cost(), engine.place(batches)
-    held = sum(info.bytes_per_device for info in engine.variables().values())
-    given = sum(array.addressable_shards[0].data.nbytes for array in (placed.images, placed.labels))
-    return {"cost/flops": np.asarray(cost.flops), "cost/rest": np.asarray(cost.argument_bytes - held - given)}
+    state = sum(info.bytes_per_device for info in engine.variables().values())
+    arrays = [placed.images, placed.labels, *([engine._split] if engine.holds else [])]
+    rest = cost.argument_bytes - state - sum(array.addressable_shards[0].data.nbytes for array in arrays)
+    return {"cost/flops": np.asarray(cost.flops), "cost/rest": np.asarray(rest)}
 
 
 def padded(batches: HostBatches) -> HostBatches:
@@ -126,7 +139,7 @@ def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
 def main() -> None:
     """Runs every case of the request and writes `<case>:<name>` arrays."""
     request = json.loads(sys.argv[2])
-    held = dict(np.load(request["start"])) if request.get("start") else {}
+    starts = dict(np.load(request["start"])) if request.get("start") else {}
     from runner.engine import dtensor, jax_environment
 
     environment = dtensor if request["engine"] == "keras_dtensor" else jax_environment
@@ -136,10 +149,10 @@ def main() -> None:
         environment.prepare_environment(config)
         batches = cases.batches(run.get("steps", cases.STEPS), config.dataset.batch_size)
         key = f"{run['name']}:initial/"
-        start = {name.removeprefix(key): value for name, value in held.items() if name.startswith(key)}
-        brief = request.get("brief", False)
-        got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start, brief)
-        got |= planned(config, batches) if request.get("plans") else {}
+        start = {name.removeprefix(key): value for name, value in starts.items() if name.startswith(key)}
+        brief, held = request.get("brief", False), run.get("held", False)
+        got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start, brief, held)
+        got |= planned(config, batches, held) if request.get("plans") else {}
         arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
     np.savez(sys.argv[1], **arrays)  # type: ignore[arg-type]
 

@@ -13,7 +13,9 @@ import pytest
 
 from runner import checks, cores
 from runner.engine import jax_environment
+from runner.engine.jax_arrays import fits
 from runner.errors import ConfigError
+from runner.schema import EngineConfig, MeshConfig, RunConfig
 from tests.engine import cases
 
 ROOT = Path(__file__).parents[2]
@@ -101,3 +103,19 @@ def test_too_few_threads_are_raised_to_what_is_safe(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "2"})
     jax_environment.prepare_environment(cases.config({"batch": 8}))
     assert int(os.environ["PJRT_NPROC"]) >= 16
+
+
+@pytest.mark.parametrize(
+    ("data", "device", "images", "expected"),
+    [
+        ("auto", "cpu", 128 << 20, True),  # 8 copies of 128 MiB in one memory
+        ("auto", "cpu", (128 << 20) + 1, False),
+        ("auto", "gpu", 1 << 30, True),
+        ("auto", "gpu", (1 << 30) + 1, False),
+        ("device", "cpu", 1 << 40, True),
+        ("host", "gpu", 1, False),
+    ],
+)
+def test_images_of_up_to_a_gibibyte_are_held(data: str, device: str, images: int, expected: bool) -> None:
+    config = RunConfig(engine=EngineConfig("jax", data=data), mesh=MeshConfig({"batch": 8}, device))
+    assert fits(images, config) == expected
