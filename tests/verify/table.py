@@ -1,7 +1,8 @@
 """The table of models, meshes and layouts that verify passes: `python -m tests.verify.table [--steps 20] [words]`.
 
 Prints a line each as it goes, and exits with 1 where one fails. Without words, all; with words, the rows that hold
-every word. Tests run the rows of `SHORT`.
+every word. A word with `=` is an override for all rows: `engine=jax` holds that engine against Keras 3 on one device,
+`against.engine=jax` compares two engines. Tests run the rows of `SHORT`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,18 +128,19 @@ SHORT = [
 ]
 
 
-def verify(row: Row, folder: Path, steps: int) -> subprocess.CompletedProcess[str]:
+def verify(row: Row, folder: Path, steps: int, more: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Runs `runner.verify` for a row.
 
     Args:
       row: of the table.
       folder: to run in; a module of the user's is written there.
       steps: of training.
+      more: overrides.
     """
     (folder / "user_net.py").write_text(USER_MODULE)
     command = [sys.executable, "-m", "runner.verify", "dataset=digits", "dataset.image_size=[28,28]"]
     command += ["dataset.batch_size=32", "optimizer.learning_rate=0.001", f"verify.steps={steps}", "tracking=none"]
-    command += [*row.overrides(), f"hydra.run.dir={folder / 'run'}"]
+    command += [*row.overrides(), *more, f"hydra.run.dir={folder / 'run'}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
@@ -148,13 +151,13 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--steps", type=int, default=20)
     chosen = parser.parse_args()
-    failed = 0
+    failed, more = 0, [word for word in chosen.words if "=" in word]
     for row in TABLE:
-        if not all(word in row.name.split("-") for word in chosen.words):
+        if not all(word in row.name.split("-") for word in chosen.words if word not in more):
             continue
         with tempfile.TemporaryDirectory() as folder:
             start = time.monotonic()
-            done = verify(row, Path(folder), chosen.steps)
+            done = verify(row, Path(folder), chosen.steps, more)
         line = (done.stdout.strip().splitlines() or [""])[-1] if done.returncode == 0 else done.stderr.strip()
         failed += done.returncode != 0
         print(f"{done.returncode} {row.name} {time.monotonic() - start:.0f} s: {line[:300]}", flush=True)
