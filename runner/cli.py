@@ -51,14 +51,15 @@ def run_command(command: Command) -> int:
     except Interrupted as interrupted:
         return 128 + interrupted.signum
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        return _interrupted()
     except BrokenPipeError:  # the reader of a pipe left, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for the interpreter's own last flush
         return EXIT_FAILED
     except (DataError, EngineError, TrackingError) as error:
         return _report(" ".join(str(error).split()), EXIT_FAILED, wants_traceback)
     except Exception as error:  # ours or Hydra's own: what a command raises besides has been wrapped
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # Ray's C++ code puts it into another
+            return _interrupted()
         return _report(one_line(error), EXIT_REFUSED, wants_traceback)
 
 
@@ -136,6 +137,11 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
         version_base="1.3", config_path=str(paths.conf_dir()), config_name="config"
     )(task)
     return decorated
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return 130
 
 
 def _close_logs(folder: Path) -> None:
