@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from runner.optimizer import learning_rate
 from runner.schema import OptimizerConfig, ScheduleConfig
+from tests import forks
 
 ROOT = Path(__file__).resolve().parents[1]
 TOTAL, STEPS = 50, 61
@@ -61,14 +61,12 @@ def rates(schedule: ScheduleConfig, steps: int = STEPS, total: int = TOTAL) -> l
 @pytest.fixture(scope="module")
 def reference() -> dict[str, list[float]]:
     quiet = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", REFERENCE],
-        input=json.dumps([BASE, TOTAL, STEPS, {name: asdict(schedule) for name, schedule in SCHEDULES.items()}]),
+        library="tensorflow",
+        given=json.dumps([BASE, TOTAL, STEPS, {name: asdict(schedule) for name, schedule in SCHEDULES.items()}]),
         env=os.environ | quiet | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[float]] = json.loads(done.stdout.partition("RATES")[2])

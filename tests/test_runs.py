@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -27,10 +28,10 @@ def command(folder: Path, *overrides: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-m", "runner", *DIGITS, f"hydra.run.dir={folder / 'run'}", *overrides], environment
 
 
-def run(folder: Path, *overrides: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs to the end and checks the exit code."""
+def run(folder: Path, *overrides: str, code: int = 0, library: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs to the end and checks the exit code; `library` as in `forks.Popen`."""
     arguments, environment = command(folder, *overrides)
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = forks.run(arguments, library=library, cwd=folder, env=environment, timeout=300)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return done
 
@@ -80,7 +81,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
 
 def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "trainer.epochs=100000", "trainer.evaluate_every=100000")
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # a real start
         arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
@@ -162,7 +163,7 @@ except EngineError as error:
 )
 def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
     command_line = [sys.executable, "-c", CANARY, str(size), mode]
-    done = subprocess.run(command_line, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = forks.run(command_line, library="tensorflow", cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("the canary failed: ") == sees
 
@@ -226,7 +227,7 @@ def test_padding_trains_on_every_example_and_any_call_size_gives_the_same(tmp_pa
 def test_a_sweep_runs_meshes_of_different_sizes(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "mesh=single,batch2", "trainer.epochs=1", "tracking=none")
     arguments = [*arguments[:3], "-m", *arguments[3:], f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = forks.run(arguments, cwd=tmp_path, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     held = [json.loads(path.read_text()) for path in sorted((tmp_path / "sweep").glob("*/summary.json"))]
     assert len(held) == 2

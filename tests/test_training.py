@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from runner.checkpoint import storage
 from runner.checkpoint.storage import Checkpoint
+from tests import forks
 from tests.test_runs import command, recorded, run, steps_of, summary
 
 pytestmark = pytest.mark.slow
@@ -31,12 +31,13 @@ def last(folder: Path) -> Checkpoint:
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate(tmp_path: Path, engine: str) -> None:
     chosen = ["mesh=batch2", "optimizer=sgd", f"engine={engine}"]
+    library = "jax" if engine == "jax" else "tensorflow"
     folders = [tmp_path / name for name in ("restored", "lower")]
     for folder in folders:
         folder.mkdir()
     keep = [f"trainer.checkpoint.folder={folder / 'checkpoints'}" for folder in folders]
     run(folders[0], *chosen, *EXPLODING, *PROFILED, keep[0], "trainer.epochs=1")
-    run(folders[0], "resume=latest", keep[0], "trainer.epochs=2")
+    run(folders[0], "resume=latest", keep[0], "trainer.epochs=2", library=library)
     run(folders[1], *chosen, keep[1], "optimizer.learning_rate=1.0", "trainer.epochs=2", "tracking=none")
     restored, lower = (last(folder) for folder in folders)
     assert set(restored) == set(lower)
@@ -83,7 +84,7 @@ def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path
     values = {point.step: point.value for point in points}
     assert summary(tmp_path)["eval_accuracy"] == values[summary(tmp_path)["taken_step"]] == max(values.values())
     arguments, environment = command(tmp_path, "resume=latest", keep)
-    refused = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    refused = forks.run(arguments, cwd=tmp_path, env=environment, timeout=120)
     assert refused.returncode == 2, refused.stderr
     assert "the run has ended by early stopping" in refused.stderr
     assert os.linesep not in refused.stderr.strip()

@@ -25,6 +25,7 @@ import numpy as np
 
 from runner.checkpoint import storage
 from runner.checkpoint.storage import Checkpoint
+from tests import forks
 
 CONFIG = (
     "mesh=batch8",
@@ -78,7 +79,7 @@ def killed(folder: Path, overrides: Sequence[str], seconds: Sequence[float]) -> 
     kills = 0
     for moment in seconds:
         there = storage.steps(_checkpoints(folder)) if _found(folder) else []
-        process = subprocess.Popen(_next(folder, overrides), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = forks.Popen(_next(folder, overrides), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and (not _found(folder) or storage.steps(_checkpoints(folder)) == there):
             time.sleep(0.02)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -98,7 +99,7 @@ def _next(folder: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def _to_the_end(folder: Path, overrides: Sequence[str]) -> None:
-    done = subprocess.run(_next(folder, overrides), capture_output=True, text=True, check=False)
+    done = forks.run(_next(folder, overrides))
     if done.returncode and "the run has done its" not in done.stderr:  # killed when all was done
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
 

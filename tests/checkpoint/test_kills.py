@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from runner.checkpoint import storage
 from runner.checkpoint.storage import Checkpoint
+from tests import forks
 from tests.checkpoint import kills
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_it_goes_on_elsewhere_with_the_same_losses(
     source = whole[1].checkpoint.folder.parent
     shutil.copytree(source, tmp_path / "copy")
     given = [f"resume={tmp_path / 'copy'}@{STEP}", "tracking=none", f"hydra.run.dir={tmp_path}/run", *overrides]
-    subprocess.run([sys.executable, "-m", "runner", *given], capture_output=True, check=True)
+    forks.run([sys.executable, "-m", "runner", *given], check=True)
     last = storage.steps(tmp_path / "copy")[-1]
     there, here = (Checkpoint(storage.place(one, last)).history()["train"] for one in (tmp_path / "copy", source))
     assert there.shape == here.shape

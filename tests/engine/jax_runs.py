@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests import forks
 from tests.engine import cases
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,8 @@ def work(
     request = {"engine": engine, "axes": axes, "runs": runs, "layout": "replicated"} | more
     command = [sys.executable, "-m", "tests.engine.jax_worker", str(out), json.dumps(request)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | (FAST_CODE if fast_code else {})
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    library = "tensorflow" if engine == "keras_dtensor" else "jax"
+    done = forks.run(command, library=library, cwd=ROOT, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(out))
 

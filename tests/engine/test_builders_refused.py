@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -80,14 +81,11 @@ def test_a_model_that_can_not_work_is_refused(
     arguments = ["dataset=digits", "dataset.batch_size=16", "mesh=batch2", "tracking=none"]
     target = ["model=custom", f"model._target_=refused_models.{builder}", f"hydra.run.dir={tmp_path / 'run'}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-m", "runner", *arguments, *target, *extra],
         cwd=tmp_path,
         env=environment,
-        capture_output=True,
-        text=True,
         timeout=180,
-        check=False,
     )
     lines = done.stderr.strip().splitlines()
     assert done.returncode == 2, done.stderr

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -18,14 +19,11 @@ def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     """Runs verify on digits; returns its exit code and report."""
     command = [sys.executable, "-m", "runner.verify", *arguments, "dataset.name=digits", "dataset.batch_size=64"]
     command += ["dataset.train=train", "dataset.eval=test", "verify.steps=3", "tracking=none"]
-    done = subprocess.run(
+    done = forks.run(
         [*command, f"hydra.run.dir={folder / 'run'}"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads((folder / "run" / "verify.json").read_text())

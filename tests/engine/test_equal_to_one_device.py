@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import forks
 from tests.engine import cases
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def work(
         str(out),
         json.dumps({"axes": axes, "runs": chosen, "combine": combine}),
     ]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    done = forks.run(command, library="tensorflow", cwd=folder, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(out))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,14 +19,12 @@ def test_thousands_of_steps_at_eight_devices_end_well(loop: str, steps: int) -> 
     # Without the threads that the engine asks for, the process aborts within the first thousands, exit code -6.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PJRT_", "XLA_"))}
     command = [sys.executable, "-m", "tests.engine.jax_stress_worker", str(steps), loop]
-    done = subprocess.run(
+    done = forks.run(
         command,
+        library="jax",
         cwd=ROOT,
         env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     count, loss = done.stdout.split()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import forks
 from tests.engine.parts_worker import DECAY, STEPS
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,8 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 def work(out: Path, engine: str) -> Arrays:
     command = [sys.executable, "-m", "tests.engine.parts_worker", str(out), engine]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    library = "tensorflow" if engine == "keras_dtensor" else "jax"
+    done = forks.run(command, library=library, cwd=ROOT, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(np.load(out))
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import forks
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -44,14 +46,7 @@ class Trained:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": self.uri}
         if not any(override.startswith("trainer.checkpoint.folder") for override in overrides):
             overrides = (*overrides, f"trainer.checkpoint.folder={self.checkpoints}")
-        done = subprocess.run(
-            [sys.executable, "-m", module, *overrides],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = forks.run([sys.executable, "-m", module, *overrides], cwd=self.folder, env=environment, timeout=300)
         assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
         return done
 

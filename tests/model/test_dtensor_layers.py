@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.model.layers_worker import CASES
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.model.layers_worker"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
+    done = forks.run(command, library="tensorflow", cwd=ROOT, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.engine.jax_runs import ROOT
 
 # Image, kernel, strides, padding: each form, sizes that a stride does not divide, edges that no step reaches.
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def rows() -> list[list[Any]]:
     command = [sys.executable, "-c", PROGRAM, json.dumps(CASES)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = forks.run(command, library="jax", cwd=ROOT, check=True)
     found: list[list[Any]] = json.loads(done.stdout)
     return found
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests import forks
 
 SCRIPT = """
 import importlib, sys
@@ -27,7 +28,7 @@ print([layer.name for layer in plain.layers])
 def test_every_style_builds_the_same_network_under_tf_keras_and_keras_3(library: str) -> None:
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     command = [sys.executable, "-c", SCRIPT, library]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = forks.run(command, library="tensorflow", env=environment, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     shapes = "(2, 10) [(784, 128), (128,), (128, 10), (10,)]"
     styles = [f"{name} {shapes}" for name in ("sequential", "functional", "subclassed")]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests import forks
 
 # Builds each network, gives it weights drawn by path, and writes its logits and its variables' shapes.
 SCRIPT = """
@@ -44,7 +45,7 @@ def _build(folder: Path, library: str) -> dict[str, np.ndarray]:
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     out = folder / f"{library}.npz"
     command = [sys.executable, "-c", SCRIPT, library, str(out)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    done = forks.run(command, library="tensorflow", env=environment, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(np.load(out))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner.plan.table import WIDTH
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 RULES = (
@@ -24,7 +25,7 @@ def run(folder: Path, *arguments: str, module: str = "runner.plan", code: int = 
     """Runs a command on digits to its end and checks its exit code."""
     command = [sys.executable, "-m", module, *arguments, "dataset=digits"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = forks.run(command, cwd=folder, env=environment, timeout=300)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return done
 

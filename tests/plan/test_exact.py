@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.plan import cases
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ NAMES = ["-".join(case) for case in cases.EXACT]
 def found() -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.plan.exact_worker"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = forks.run(command, library="tensorflow", env=environment, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from runner.engine.program import _Member, _Origins, _phase, device_groups
 from runner.layout import Placement
+from tests import forks
 from tests.plan import cases
 
 ROOT = Path(__file__).parents[2]
@@ -104,12 +104,11 @@ def work(name: str, *, combine: bool) -> dict[str, Any]:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Returns what a process of its own found."""
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-m", "tests.plan.worker", json.dumps(request)],
+        library="tensorflow",
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.stores import store_in
 from tests.sweep.postgres import Postgres, binaries
 from tests.tracking.server import Server
@@ -46,7 +46,7 @@ def test_four_jobs_at_once_lose_no_point_and_store_none_twice(store: str, tmp_pa
     arguments += [f"trainer.epochs={EPOCHS}", f"trainer.evaluate_every={EPOCHS}", "trainer.log_every_steps=1"]
     arguments += ["trainer.seed=1,2,3,4", "hydra.launcher.max_parallel=4", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": store}
-    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
+    done = forks.run(arguments, cwd=tmp_path, env=environment, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("runner")

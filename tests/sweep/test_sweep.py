@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def sweep(folder: Path, *overrides: str, name: str = "sweep", code: int = 0) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-m", "runner", "-m", *overrides, f"hydra.sweep.dir={folder / name}"]
-    done = subprocess.run(arguments, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=400)
+    done = forks.run(arguments, cwd=folder, env=environment(folder), timeout=400)
     assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 
@@ -81,10 +82,10 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
 
 
 def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) -> None:
-    rates = ["0.05", "0.04", "0.03", "0.02", "0.01", "1e30"]
+    rates = ["0.05", "0.04", "0.03", "1e30"]
     varied = [f"optimizer.learning_rate={','.join(rates)}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"]
     arguments = [sys.executable, "-m", "runner", "-m", *SHORT[:2], "optimizer=sgd", "trainer.epochs=40", *varied]
-    process = subprocess.Popen(
+    process = forks.Popen(
         [*arguments, "mesh=single", f"hydra.sweep.dir={tmp_path / 'sweep'}"],
         cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
@@ -96,21 +97,21 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
             killed = True
     assert process.wait(60) == 1
     table = rows(tmp_path / "sweep")
-    assert [row["status"] for row in table] == ["killed", *["passed"] * 4, "failed"]
+    assert [row["status"] for row in table] == ["killed", *["passed"] * 2, "failed"]
     assert table[0]["note"] == "ended by signal 9"
-    assert "trainer.on_nan=stop" in table[5]["note"]
+    assert "trainer.on_nan=stop" in table[3]["note"]
     client, parent, children = runs(tmp_path)
     assert parent.info.status == "FAILED"
-    finished = dict.fromkeys([f"learning_rate={rate}" for rate in rates[1:5]], "FINISHED")
+    finished = dict.fromkeys([f"learning_rate={rate}" for rate in rates[1:3]], "FINISHED")
     ended = {"learning_rate=0.05": "KILLED", "learning_rate=1e+30": "FAILED"}
     assert status_by_name(children) == finished | ended
 
     done = sweep(tmp_path, "sweep.resume=latest", "trainer.on_nan=continue", name="resumed")
-    assert [row["status"] for row in rows(tmp_path / "resumed")] == ["passed", *["skipped"] * 4, "passed"]
-    assert "6 jobs: 2 passed, 4 skipped" in done.stdout
+    assert [row["status"] for row in rows(tmp_path / "resumed")] == ["passed", *["skipped"] * 2, "passed"]
+    assert "4 jobs: 2 passed, 2 skipped" in done.stdout
     _, parent, again = runs(tmp_path)
     assert parent.info.status == "FINISHED"
-    assert len(again) == 6 + 1, "the killed job goes on in its own run, the failed one had no checkpoint"
+    assert len(again) == 4 + 1, "the killed job goes on in its own run, the failed one had no checkpoint"
     (run_id,) = [run.info.run_id for run in children if run.info.run_name == "learning_rate=0.05"]
     (resumed,) = [run for run in again if run.info.run_id == run_id]
     assert resumed.info.status == "FINISHED"
@@ -119,9 +120,8 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
 
 
 def job_pid(launcher: int) -> int:
-    found = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=True).stdout.split()
-    (pid,) = map(int, found)
-    return pid
+    """Returns the newest child; a launcher that was forked has an older one too, its fork server."""
+    return int(subprocess.run(["pgrep", "-nP", str(launcher)], capture_output=True, text=True, check=True).stdout)
 
 
 def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_path: Path) -> None:

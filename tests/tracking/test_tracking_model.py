@@ -1,18 +1,17 @@
 import json
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from tests import forks
+
 
 @pytest.mark.slow
 def test_a_logged_model_loads_back_and_predicts_the_same_and_a_broken_one_is_a_warning(uri, tmp_path):
     command = [sys.executable, "-m", "tests.tracking.model_worker", uri, str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=180, check=False
-    )
+    done = forks.run(command, library="tensorflow", cwd=Path(__file__).parents[2], timeout=180)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     packages = ["mlflow", "tensorflow", "tf-keras", "numpy"]

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import forks
+
 ROOT = Path(__file__).parents[2]
 
 # Small networks: what is shown is the arithmetic of each layer, not of many.
@@ -142,7 +144,7 @@ def verify(row: Row, folder: Path, steps: int, more: Sequence[str] = ()) -> subp
     command += ["dataset.batch_size=32", "optimizer.learning_rate=0.001", f"verify.steps={steps}", "tracking=none"]
     command += [*row.overrides(), *more, f"hydra.run.dir={folder / 'run'}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return forks.run(command, cwd=folder, env=environment, timeout=600)
 
 
 def main() -> int:

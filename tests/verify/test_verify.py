@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ def command(
     held = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "COLUMNS": "120"} | environment
     held["MLFLOW_TRACKING_URI"] = store_in(folder)
     arguments = [sys.executable, "-m", module, "dataset=digits", f"hydra.run.dir={folder / 'run'}", *overrides]
-    done = subprocess.run(arguments, cwd=folder, env=held, capture_output=True, text=True, timeout=300)
+    done = forks.run(arguments, cwd=folder, env=held, timeout=300)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return done
 

@@ -1,0 +1,177 @@
+"""The process that `tests.forks` forks programs of: `python -m tests.fork_server LIBRARY DESCRIPTOR`.
+
+It imports a library and what runs import beside it, and initialises nothing: TensorFlow's and XLA's devices, threads
+and flags come to be in the forked programs, as they would after a real start.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import io
+import json
+import os
+import runpy
+import socket
+import struct
+import subprocess
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.logs import quiet_native_log
+from tests import forks
+
+_BESIDE = (
+    "matplotlib.pyplot",
+    "sklearn.datasets",
+    "hydra",
+    "hydra.core.plugins",
+    "rich.console",
+    "rich.progress",
+    "rich.table",
+    "rich.tree",
+    "safetensors.numpy",
+    "h5py",
+    "alembic.command",
+    "mlflow.store.tracking.sqlalchemy_store",
+)
+Request = Mapping[str, Any]
+
+
+def preload(library: str) -> None:
+    """Imports a library as the product does, and what runs import beside it; the other library stays away."""
+    from runner.engine import libraries
+    from runner.tracking import mlflow_import
+
+    for name in _BESIDE[:2]:
+        importlib.import_module(name)
+    mlflow_import.load_mlflow()
+    for name in _BESIDE[2:]:
+        if importlib.util.find_spec(name.split(".")[0]) is not None:
+            importlib.import_module(name)
+
+    def refuse() -> None:
+        raise RuntimeError(f"this process was forked of one with {library}; name the library that the program imports")
+
+    if library == forks.JAX:
+        libraries.load_keras()
+        libraries.load_tensorflow = refuse
+    else:
+        libraries.load_tensorflow()
+        importlib.import_module("mlflow.tensorflow")
+        libraries.load_keras = refuse
+
+
+def serve(connection: socket.socket) -> Request:
+    """Forks a process for each request; returns in the forked ones, with the request, and never in the server.
+
+    What is forked here is left by its parent at once, so that the process that asked adopts it, and waits for that.
+    """
+    while True:
+        try:
+            header, streams, _, _ = socket.recv_fds(connection, 4, 3)
+            size = header + forks.receive(connection, 4 - len(header))
+            request = json.loads(forks.receive(connection, struct.unpack("!I", size)[0]))
+        except (EOFError, ConnectionError):
+            os._exit(0)  # who asked is gone
+        born, told = os.pipe()
+        adopted, go = os.pipe()
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid:
+                os.write(told, struct.pack("!i", pid))
+                os._exit(0)
+            _close(born, told, go)
+            connection.close()
+            os.read(adopted, 1)
+            _close(adopted)
+            return {**request, "streams": streams}
+        _close(told, adopted, *streams)
+        (pid,) = struct.unpack("!i", os.read(born, 4))
+        os.waitpid(between, 0)
+        _close(born, go)
+        connection.sendall(struct.pack("!i", pid))
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def next_program(library: str, connection: socket.socket) -> Request:
+    """Serves, and returns in each forked program; a server of its own, for what it starts, is forked of it first."""
+    while True:
+        request = serve(connection)
+        ours, connection = socket.socketpair()
+        if os.fork():
+            connection.close()
+            forks.inherited = forks.Server(library, ours, request["environment"])
+            return request
+        ours.close()
+        _close(*request["streams"])
+
+
+def take_over(request: Request, installed: list[str]) -> list[str]:
+    """Makes this process what a real start would have made.
+
+    Args:
+      request: see `forks.Server.fork`.
+      installed: the interpreter's own import path.
+
+    Returns:
+      The interpreter's arguments.
+    """
+    if request["new_session"]:
+        os.setsid()
+    for number, stream in enumerate(request["streams"]):
+        os.dup2(stream, number)
+    _close(*request["streams"])
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty(), write_through=unbuffered)
+    arguments = list(request["arguments"])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [request["cwd"] if arguments[0] == "-m" else "", *paths, *installed]
+    sys.orig_argv[:] = [sys.executable, *arguments]
+    importlib.invalidate_caches()
+    np.random.seed()
+    subprocess.Popen = forks.Popen  # type: ignore[misc]
+    return arguments
+
+
+def execute(arguments: list[str]) -> None:
+    """Runs a module or a text as `__main__`."""
+    option, what, *rest = arguments
+    sys.argv[:] = [option, *rest]
+    if option == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(what, "<string>", "exec"), main.__dict__)
+
+
+def main() -> None:
+    """Serves until the process that started this one is gone."""
+    library, descriptor = sys.argv[1:]
+    installed = sys.path[1:]
+    with quiet_native_log(Path(os.devnull)):
+        preload(library)
+    gc.collect()
+    gc.freeze()  # what is imported stays: no collection in a forked process needs to look at it, and copy its pages
+    execute(take_over(next_program(library, socket.socket(fileno=int(descriptor))), installed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Starts Python programs as `subprocess` does, but forked from a process that has imported the libraries already.
+
+Importing TensorFlow or JAX, MLflow and the rest is most of what a short run costs. A program that is forked here gets
+what a real start gives it: environment, working folder, arguments, standard streams, import path, `__main__` and the
+way it ends; `tests.fork_server` is the other side. It is a child of the caller like any other process.
+
+What can't be forked alike is started for real: another interpreter, options of `subprocess.Popen` that have no place
+here, or an environment with other values of what libraries read as they are imported. So is everything where
+`RUNNER_TESTS_FORK=0`, and on other systems than Linux. Tests of the start itself use `subprocess`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TENSORFLOW, JAX = "tensorflow", "jax"
+# What the product sets before the imports, see `runner.engine` and `runner.tracking.mlflow_import`.
+_ALWAYS = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
+}
+PREPARED = {
+    TENSORFLOW: _ALWAYS | {"TF_USE_LEGACY_KERAS": "1"},
+    JAX: _ALWAYS | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+}
+_ALL_READ = ("TF_", "MLFLOW_", "MPL", "PYTHON", "OMP_", "OPENBLAS_", "HOME", "LANG", "LC_")
+_READ_AT_IMPORT = {TENSORFLOW: _ALL_READ, JAX: (*_ALL_READ, "JAX_", "KERAS")}
+_READ_LATER = {"MLFLOW_TRACKING_URI", "PYTHONPATH", "PYTHONUNBUFFERED"}
+_PR_SET_CHILD_SUBREAPER = 36
+_NAMES = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+
+
+class Server:
+    """A process with a library imported, of which others are forked.
+
+    Attributes:
+      library: that is imported, `tensorflow` or `jax`.
+      environment: of the process that started it.
+    """
+
+    def __init__(self, library: str, connection: socket.socket, environment: Mapping[str, str]) -> None:
+        self.library, self.environment = library, dict(environment)
+        self._connection, self._lock = connection, threading.Lock()
+
+    def accepts(self, environment: Mapping[str, str]) -> bool:
+        """Returns whether the imported libraries have read what this environment holds."""
+        for key in {*environment, *self.environment}:
+            if key.startswith(_READ_AT_IMPORT[self.library]) and key not in _READ_LATER:
+                value, held = environment.get(key), self.environment.get(key)
+                if value != held and value != PREPARED[self.library].get(key, held):
+                    return False
+        return True
+
+    def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
+        """Returns the id of a new child of this process that runs what is requested.
+
+        Args:
+          request: `arguments` after the interpreter, `cwd`, `environment` and `new_session`.
+          streams: file descriptors that become its 0, 1 and 2.
+        """
+        body = json.dumps(request).encode()
+        with self._lock:
+            adopt_orphans(True)  # the server's own child ends at once and leaves its child to us
+            try:
+                socket.send_fds(self._connection, [struct.pack("!I", len(body))], list(streams))
+                self._connection.sendall(body)
+                (pid,) = struct.unpack("!i", receive(self._connection, 4))
+            finally:
+                adopt_orphans(False)
+        return int(pid)
+
+
+def receive(connection: socket.socket, count: int) -> bytes:
+    """Reads so many bytes; EOFError where the other side is gone."""
+    found = b""
+    while len(found) < count:
+        more = connection.recv(count - len(found))
+        if not more:
+            raise EOFError("the fork server is gone")
+        found += more
+    return found
+
+
+def adopt_orphans(on: bool) -> None:
+    """Makes this process the parent of those below it that lose theirs, or leaves them to the system again."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+_servers: dict[str, Server] = {}
+inherited: Server | None = None  # in a forked program: the server that its own children are forked of
+_real_popen = subprocess.Popen
+
+
+def _server(library: str) -> Server | None:
+    if inherited is not None:
+        return inherited if inherited.library == library else None
+    if library not in _servers:
+        ours, its = socket.socketpair()
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment |= PREPARED[library]
+        command = [sys.executable, "-m", "tests.fork_server", library, str(its.fileno())]
+        process = _real_popen(command, env=environment, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+        process.returncode = 0  # it ends when this process does, and nobody waits for it
+        its.close()
+        _servers[library] = Server(library, ours, os.environ)
+    return _servers[library]
+
+
+def library_of(arguments: Sequence[str]) -> str | None:
+    """Returns the library that one of the runner's commands imports; None: not known, so it is started for real.
+
+    Args:
+      arguments: of the interpreter, without it.
+    """
+    if arguments[0] != "-m" or not arguments[1].startswith(("runner", "tests.verify.broken")):
+        return None
+    if arguments[1].endswith("worker"):
+        config = json.loads((Path(arguments[3]) / "request.json").read_text())["config"]
+        engine = config["against"]["engine"] if arguments[2] == "against" else config["engine"]["name"]
+        return JAX if engine == JAX else TENSORFLOW
+    return JAX if "engine=jax" in arguments else TENSORFLOW
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, whose Python programs are forked where that is the same.
+
+    Args:
+      library: that a program imports, where its arguments do not say.
+    """
+
+    def __init__(self, arguments: Any, *, library: str | None = None, **options: Any) -> None:
+        self._library = library
+        super().__init__(arguments, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        bound = _NAMES.bind(self, *given).arguments
+        environment = dict(os.environ if bound["env"] is None else bound["env"])
+        server = self._server(bound, environment)
+        if server is None:
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        request = {
+            "arguments": [str(one) for one in bound["args"][1:]],
+            "cwd": str(bound["cwd"] or Path.cwd()),
+            "environment": environment,
+            "new_session": bool(bound["start_new_session"]),
+        }
+        pipes = [bound[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            self.pid = server.fork(
+                request, [fd if fd >= 0 else i for i, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
+            )
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _server(self, bound: Mapping[str, Any], environment: Mapping[str, str]) -> Server | None:
+        if sys.platform != "linux" or os.environ.get("RUNNER_TESTS_FORK") == "0":
+            return None
+        arguments = bound["args"]
+        special = ("preexec_fn", "pass_fds", "executable", "shell", "restore_signals")
+        usual = {"preexec_fn": None, "pass_fds": (), "executable": None, "shell": False, "restore_signals": True}
+        if isinstance(arguments, str) or arguments[0] != sys.executable:
+            return None
+        if any(bound[name] != usual[name] for name in special):
+            return None
+        library = self._library or library_of([str(one) for one in arguments[1:]])
+        server = _server(library) if library else None
+        return server if server is not None and server.accepts(environment) else None
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    timeout: float | None = None,
+    check: bool = False,
+    given: str | None = None,
+    library: str | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Does what `subprocess.run` does, with both outputs as text, by a fork.
+
+    Args:
+      arguments: the command.
+      timeout: in seconds, after which the process is killed and TimeoutExpired raised.
+      check: raise CalledProcessError where it fails.
+      given: what it reads on stdin.
+      library: see `Popen`.
+      options: of `subprocess.Popen`.
+    """
+    held: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    held |= {} if given is None else {"stdin": subprocess.PIPE}
+    with Popen(arguments, library=library, **held, **options) as process:
+        try:
+            out, err = process.communicate(given, timeout)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    done = subprocess.CompletedProcess(list(arguments), process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
