@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # XLA's work on fast code for CPUs is most of a short run's time; what is computed is the same without it. Processes
@@ -17,3 +18,22 @@ os.environ["XLA_FLAGS"] = " ".join(
 # Machines that run tests are shared and noisy: how long an example took says nothing about it.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+# In minutes of work each; see `pytest_collection_modifyitems`.
+LONGEST = [
+    "tests/verify/test_table.py",
+    "tests/engine/test_jax_equal_to_keras.py",
+    "tests/sweep/test_sweep.py",
+    "tests/test_runs.py",
+    "tests/engine/test_equal_to_one_device.py",
+]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the longest files first where workers share them, then those of slow tests: no worker is left waiting."""
+    if not hasattr(config, "workerinput"):
+        return
+    files = [item.nodeid.partition("::")[0] for item in items]
+    slow = {file for file, item in zip(files, items, strict=True) if item.get_closest_marker("slow")}
+    rank = {file: LONGEST.index(file) if file in LONGEST else len(LONGEST) + (file not in slow) for file in files}
+    items.sort(key=lambda item: rank[item.nodeid.partition("::")[0]])

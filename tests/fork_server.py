@@ -139,14 +139,15 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
-        stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty(), write_through=unbuffered)
+        by_lines = not unbuffered and (stream is sys.stderr or stream.isatty())
+        stream.reconfigure(line_buffering=by_lines, write_through=unbuffered)
     arguments = list(request["arguments"])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [request["cwd"] if arguments[0] == "-m" else "", *paths, *installed]
     sys.orig_argv[:] = [sys.executable, *arguments]
     importlib.invalidate_caches()
     np.random.seed()
-    subprocess.Popen = forks.Popen  # type: ignore[misc]
+    subprocess.Popen = forks.Popen  # type: ignore[assignment, misc]
     return arguments
 
 

@@ -112,7 +112,7 @@ def _server(library: str) -> Server | None:
         return inherited if inherited.library == library else None
     if library not in _servers:
         ours, its = socket.socketpair()
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment = {key: value for key, value in os.environ.items() if key not in _READ_LATER}
         environment |= PREPARED[library]
         command = [sys.executable, "-m", "tests.fork_server", library, str(its.fileno())]
         process = _real_popen(command, env=environment, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)

@@ -1,0 +1,93 @@
+"""A forked program is what a real start would have made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import forks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux" or os.environ.get("RUNNER_TESTS_FORK") == "0", reason="forks nothing"),
+]
+
+SEEN = """
+import json, os, random, signal, sys, threading
+import numpy as np
+given = sys.stdin.read()
+print(json.dumps({
+    "environment": dict(os.environ),
+    "folder": os.getcwd(),
+    "arguments": sys.argv,
+    "path": [path for path in sys.path if path],
+    "main": [__name__, sys.modules["__main__"].__dict__ is globals()],
+    "signals": {number: str(signal.getsignal(number)) for number in (1, 2, 13, 15, 17)},
+    "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+    "threads": threading.active_count(),
+    "streams": [[s.fileno(), s.encoding, s.errors, s.line_buffering] for s in (sys.stdin, sys.stdout, sys.stderr)],
+    "session": os.getsid(0) == os.getpid(),
+    "group": os.getpgid(0) == os.getpgid(os.getppid()),
+    "parent": os.getppid(),
+    "given": given,
+}))
+print("told", file=sys.stderr)
+sys.exit(7)
+"""
+DRAWS = "import random, uuid, numpy as np; print(random.random(), np.random.random(), uuid.uuid4())"
+LOADED = "import sys; print(sorted({'tensorflow', 'tf_keras', 'jax', 'keras'} & set(sys.modules)))"
+
+
+@pytest.mark.parametrize("start", ["-c", "-m"])
+@pytest.mark.parametrize("library", [forks.TENSORFLOW, forks.JAX])
+def test_it_sees_what_a_real_start_gives(tmp_path: Path, library: str, start: str) -> None:
+    (tmp_path / "seen_module.py").write_text(SEEN)
+    command = [sys.executable, start, SEEN if start == "-c" else "seen_module", "one", "two words"]
+    environment = os.environ | {"PYTHONPATH": str(forks.ROOT), "XLA_FLAGS": "", "OWN": "1"}
+    real = subprocess.run(
+        command, cwd=tmp_path, env=environment, input="text", capture_output=True, text=True, check=False
+    )
+    forked = forks.run(command, library=library, cwd=tmp_path, env=environment, given="text")
+    assert (forked.returncode, forked.stderr) == (real.returncode, real.stderr) == (7, "told\n")
+    assert json.loads(forked.stdout) == json.loads(real.stdout)
+
+
+def test_it_has_the_one_library_and_draws_of_its_own(tmp_path: Path) -> None:
+    expected = {forks.TENSORFLOW: ["tensorflow", "tf_keras"], forks.JAX: ["jax", "keras"]}
+    for library, names in expected.items():
+        done = forks.run([sys.executable, "-c", LOADED], library=library, cwd=tmp_path)
+        assert done.stdout.strip() == str(names)
+    drawn = [forks.run([sys.executable, "-c", DRAWS], library=forks.JAX).stdout.split() for _ in range(2)]
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+def test_what_imports_the_other_library_ends_with_an_error() -> None:
+    text = "from runner.engine.libraries import load_keras; load_keras()"
+    done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW)
+    assert done.returncode == 1
+    assert "name the library that the program imports" in done.stderr
+
+
+@pytest.mark.parametrize("changed", [{"TF_CPP_MIN_LOG_LEVEL": "0"}, {"PYTHONHASHSEED": "1"}, {"HOME": "/nowhere"}])
+def test_what_libraries_read_as_they_are_imported_needs_a_real_start(changed: dict[str, str]) -> None:
+    done = forks.run([sys.executable, "-c", LOADED], library=forks.TENSORFLOW, env=os.environ | changed)
+    assert done.stdout.strip() == "[]"
+
+
+def test_it_can_be_killed_and_its_own_children_are_forked_too(tmp_path: Path) -> None:
+    text = f"import sys, subprocess; subprocess.run([sys.executable, '-m', 'runner.missing'], cwd={str(tmp_path)!r})"
+    done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW)
+    assert "fork_server.py" in done.stderr, "its traceback goes through the server"
+    process = forks.Popen([sys.executable, "-c", "import time; time.sleep(60)"], library=forks.TENSORFLOW)
+    began = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.1)
+    process.kill()
+    assert process.wait(10) == -9
+    assert time.monotonic() - began < 10
