@@ -42,6 +42,8 @@ PREPARED = {
 _ALL_READ = ("TF_", "MLFLOW_", "MPL", "PYTHON", "OMP_", "OPENBLAS_", "HOME", "LANG", "LC_")
 _READ_AT_IMPORT = {TENSORFLOW: _ALL_READ, JAX: (*_ALL_READ, "JAX_", "KERAS")}
 _READ_LATER = {"MLFLOW_TRACKING_URI", "PYTHONPATH", "PYTHONUNBUFFERED"}
+_COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export", "tests.verify.broken")
+_SIDES = ("runner.verify.worker", "tests.verify.broken_worker")
 _PR_SET_CHILD_SUBREAPER = 36
 _NAMES = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
@@ -102,6 +104,7 @@ def adopt_orphans(on: bool) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
+REAL = ("RUNNER_TESTS_FORK", "0")  # set in the environment: every program is started for real
 _servers: dict[str, Server] = {}
 inherited: Server | None = None  # in a forked program: the server that its own children are forked of
 _real_popen = subprocess.Popen
@@ -128,12 +131,12 @@ def library_of(arguments: Sequence[str]) -> str | None:
     Args:
       arguments: of the interpreter, without it.
     """
-    if arguments[0] != "-m" or not arguments[1].startswith(("runner", "tests.verify.broken")):
-        return None
-    if arguments[1].endswith("worker"):
+    if arguments[0] == "-m" and arguments[1] in _SIDES:
         config = json.loads((Path(arguments[3]) / "request.json").read_text())["config"]
         engine = config["against"]["engine"] if arguments[2] == "against" else config["engine"]["name"]
         return JAX if engine == JAX else TENSORFLOW
+    if arguments[0] != "-m" or arguments[1] not in _COMMANDS:
+        return None
     return JAX if "engine=jax" in arguments else TENSORFLOW
 
 
@@ -173,7 +176,7 @@ class Popen(subprocess.Popen[Any]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _server(self, bound: Mapping[str, Any], environment: Mapping[str, str]) -> Server | None:
-        if sys.platform != "linux" or os.environ.get("RUNNER_TESTS_FORK") == "0":
+        if sys.platform != "linux" or os.environ.get(REAL[0]) == REAL[1]:
             return None
         arguments = bound["args"]
         special = ("preexec_fn", "pass_fds", "executable", "shell", "restore_signals")

@@ -13,10 +13,8 @@ import pytest
 
 from tests import forks
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux" or os.environ.get("RUNNER_TESTS_FORK") == "0", reason="forks nothing"),
-]
+OFF = sys.platform != "linux" or os.environ.get(forks.REAL[0]) == forks.REAL[1]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(OFF, reason="every program is started for real")]
 
 SEEN = """
 import json, os, random, signal, sys, threading
@@ -80,10 +78,15 @@ def test_what_libraries_read_as_they_are_imported_needs_a_real_start(changed: di
     assert done.stdout.strip() == "[]"
 
 
-def test_it_can_be_killed_and_its_own_children_are_forked_too(tmp_path: Path) -> None:
-    text = f"import sys, subprocess; subprocess.run([sys.executable, '-m', 'runner.missing'], cwd={str(tmp_path)!r})"
-    done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW)
-    assert "fork_server.py" in done.stderr, "its traceback goes through the server"
+def test_its_own_children_are_forked_too() -> None:
+    text = "import subprocess, sys; from tests import forks; "
+    text += f"print(forks.run([sys.executable, '-c', {LOADED!r}], library='tensorflow').stdout, subprocess.Popen)"
+    done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW, cwd=forks.ROOT)
+    assert "['tensorflow', 'tf_keras']" in done.stdout
+    assert "tests.forks.Popen" in done.stdout, "in place of subprocess's, for the product"
+
+
+def test_it_can_be_killed() -> None:
     process = forks.Popen([sys.executable, "-c", "import time; time.sleep(60)"], library=forks.TENSORFLOW)
     began = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):

@@ -28,10 +28,12 @@ class Trained:
     Attributes:
       folder: everything lies in it.
       run_id: in the folder's store.
+      library: that its engine computes with.
     """
 
     folder: Path
     run_id: str
+    library: str = "tensorflow"
 
     @property
     def uri(self) -> str:
@@ -46,7 +48,8 @@ class Trained:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": self.uri}
         if not any(override.startswith("trainer.checkpoint.folder") for override in overrides):
             overrides = (*overrides, f"trainer.checkpoint.folder={self.checkpoints}")
-        done = forks.run([sys.executable, "-m", module, *overrides], cwd=self.folder, env=environment, timeout=300)
+        command = [sys.executable, "-m", module, *overrides]
+        done = forks.run(command, library=self.library, cwd=self.folder, env=environment, timeout=300)
         assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
         return done
 
@@ -99,7 +102,10 @@ def test_evaluate_gives_what_training_gave_and_adds_it_to_the_run_that_stays_as_
     assert artifacts == {"config.yaml", "evaluate.json", "evaluate.md", "confusion.png", "wrong.png"}
 
 
-def test_evaluate_takes_another_mesh_and_split_and_records_nothing_without_tracking(trained: Trained) -> None:
+def test_evaluate_takes_another_mesh_and_split_and_records_nothing_without_tracking(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*forks.REAL)
     out = trained.folder / "one_device"
     options = ["mesh=single", "layout=replicated", "dataset.eval='test[:100]'", "tracking=none"]
     trained.command("runner.evaluate", f"run={trained.run_id[:8]}@best", *options, f"hydra.run.dir={out}")
@@ -109,7 +115,10 @@ def test_evaluate_takes_another_mesh_and_split_and_records_nothing_without_track
     assert not [key for key in run.data.metrics if key.startswith("evaluate/test_0-100")]
 
 
-def test_an_export_predicts_as_the_run_does_and_mlflow_serves_it(trained: Trained) -> None:
+def test_an_export_predicts_as_the_run_does_and_mlflow_serves_it(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*forks.REAL)
     _, before = trained.recorded()
     target = trained.folder / "exported"
     done = trained.command("runner.export", "run=latest", f"export.folder={target}")
@@ -173,7 +182,7 @@ def served(trained: Trained, model_id: str) -> dict[str, Any]:
 
 
 def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(tmp_path: Path) -> None:
-    run = Trained(tmp_path, "")
+    run = Trained(tmp_path, "", "jax")
     options = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "optimizer.ema.decay=0.95", "dataset=digits"]
     options += ["optimizer.learning_rate=0.03", "trainer.epochs=2", "tracking=none", "trainer.progress=none"]
     run.command("runner", *options, f"hydra.run.dir={tmp_path / 'run'}")

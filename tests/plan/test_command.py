@@ -35,7 +35,10 @@ def planned(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(tmp_path: Path) -> None:
+def test_a_plan_is_printed_and_written_as_json_markdown_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*forks.REAL)
     done = run(tmp_path, "mesh=batch4_model2", RULES, f"hydra.run.dir={tmp_path / 'run'}")
     plan = planned(tmp_path / "run")
     assert max(map(len, done.stdout.splitlines()[:-1])) <= WIDTH

@@ -71,7 +71,8 @@ def recorded(folder: Path) -> tuple[Any, set[str]]:
     return only, {item.path for item in client.list_artifacts(only.info.run_id)}
 
 
-def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path) -> None:
+def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*forks.REAL)
     done = command(tmp_path, "mesh=batch8", "dataset.remainder=pad", "verify.steps=24")
     assert "verified: 24 steps on batch=8 equal one device" in done.stdout
     content = result(tmp_path)
