@@ -20,7 +20,7 @@ from tests.stores import store_in
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd"]
+SHORT = ["dataset=digits", "trainer.log_model=false", "trainer.epochs=1", "optimizer=sgd", "engine.canary=false"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -84,7 +84,7 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
 def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) -> None:
     rates = ["0.05", "0.04", "0.03", "1e30"]
     varied = [f"optimizer.learning_rate={','.join(rates)}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"]
-    arguments = [sys.executable, "-m", "runner", "-m", *SHORT[:2], "optimizer=sgd", "trainer.epochs=40", *varied]
+    arguments = [sys.executable, "-m", "runner", "-m", *SHORT[:2], *SHORT[3:], "trainer.epochs=40", *varied]
     process = forks.Popen(
         [*arguments, "mesh=single", f"hydra.sweep.dir={tmp_path / 'sweep'}"],
         cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
