@@ -148,6 +148,7 @@ class JaxEngine:
         import jax
 
         from runner.engine.jax_step import Step
+        from runner.model.jax_kernel_gradient import spread_over, unused_axes
 
         inputs = self._config.layout.inputs
         image, label = inputs["image"], inputs["label"]
@@ -165,6 +166,7 @@ class JaxEngine:
             self._total_steps,
             self._randomness(),
             lambda value, what: jax.lax.with_sharding_constraint(value, pins[what]),
+            spread_over(self._mesh) if unused_axes(self._config.mesh.axes, image) else None,
         )
         self._functions = step
         images = self._micro_batch, *self._data.input_shape

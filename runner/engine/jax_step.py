@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from runner import optimizer
 from runner.engine.base import Array
 from runner.model import scope
+from runner.model.jax_kernel_gradient import Spread, exact_kernel_gradients
 from runner.schema import RunConfig
 
 _BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
@@ -72,7 +73,15 @@ class Randomness:
 class Step:
     """The functions of one model and config; all are traced, none holds an array."""
 
-    def __init__(self, model: Any, config: RunConfig, total_steps: int, random: Randomness, pin: Callable[..., Any]):
+    def __init__(
+        self,
+        model: Any,
+        config: RunConfig,
+        total_steps: int,
+        random: Randomness,
+        pin: Callable[..., Any],
+        spread: Spread | None = None,
+    ) -> None:
         """Takes what is the same for every step.
 
         Args:
@@ -81,11 +90,13 @@ class Step:
           total_steps: of the whole training.
           random: the model's generators.
           pin: (images or state, "image" or "state") -> the same, held to its placement.
+          spread: for `runner.model.jax_kernel_gradient.exact_kernel_gradients`.
         """
         import jax.numpy as jnp
 
         self._model, self._config, self._total_steps = model, config, total_steps
         self._random, self._pin, self._parts = random, pin, config.trainer.accumulate_steps
+        self._spread = spread
         self._rule = optimizer.make_rule(config.optimizer, jnp)
 
     def losses(self, trained: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> Any:
@@ -110,7 +121,8 @@ class Step:
         import jax
 
         grad = jax.grad(self.losses, has_aux=True)
-        found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, drawn)
+        with exact_kernel_gradients(self._spread):
+            found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, drawn)
         return found
 
     def step(
