@@ -143,7 +143,8 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
         stream.reconfigure(line_buffering=by_lines, write_through=unbuffered)
     arguments = list(request["arguments"])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [request["cwd"] if arguments[0] == "-m" else "", *paths, *installed]
+    here = request["cwd"] if arguments[0] == "-m" else ""
+    sys.path[:] = list(dict.fromkeys([here, *paths, *installed]))  # a .pth file adds no path that is there already
     sys.orig_argv[:] = [sys.executable, *arguments]
     importlib.invalidate_caches()
     np.random.seed()
