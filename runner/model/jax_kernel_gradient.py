@@ -72,10 +72,6 @@ def _spread_convolution(plain: Callable[[Any, Any], Any], dims: tuple[int, int],
     """Returns a convolution whose kernel's gradient is computed from spread images, their batch dims given."""
     import jax
 
-    @jax.custom_vjp
-    def convolution(x: Any, w: Any) -> Any:
-        return plain(x, w)
-
     def forward(x: Any, w: Any) -> tuple[Any, tuple[Any, Any]]:
         return plain(x, w), (x, w)
 
@@ -86,6 +82,7 @@ def _spread_convolution(plain: Callable[[Any, Any], Any], dims: tuple[int, int],
         _, of_kernel = jax.vjp(lambda w: plain(apart, w), w)
         return of_image(g)[0], of_kernel(spread(g, dims[1]))[0]
 
+    convolution = jax.custom_vjp(plain)
     convolution.defvjp(forward, backward)
     return convolution
 
