@@ -52,20 +52,20 @@ class Server:
     """A process with a library imported, of which others are forked.
 
     Attributes:
-      library: that is imported, `tensorflow` or `jax`.
+      framework: that is imported, `tensorflow` or `jax`.
       environment: of the process that started it.
     """
 
     def __init__(self, library: str, connection: socket.socket, environment: Mapping[str, str]) -> None:
-        self.library, self.environment = library, dict(environment)
+        self.framework, self.environment = library, dict(environment)
         self._connection, self._lock = connection, threading.Lock()
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Returns whether the imported libraries have read what this environment holds."""
         for key in {*environment, *self.environment}:
-            if key.startswith(_READ_AT_IMPORT[self.library]) and key not in _READ_LATER:
+            if key.startswith(_READ_AT_IMPORT[self.framework]) and key not in _READ_LATER:
                 value, held = environment.get(key), self.environment.get(key)
-                if value != held and value != PREPARED[self.library].get(key, held):
+                if value != held and value != PREPARED[self.framework].get(key, held):
                     return False
         return True
 
@@ -112,7 +112,7 @@ _real_popen = subprocess.Popen
 
 def _server(library: str) -> Server | None:
     if inherited is not None:
-        return inherited if inherited.library == library else None
+        return inherited if inherited.framework == library else None
     if library not in _servers:
         ours, its = socket.socketpair()
         environment = {key: value for key, value in os.environ.items() if key not in _READ_LATER}

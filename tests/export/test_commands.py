@@ -28,12 +28,12 @@ class Trained:
     Attributes:
       folder: everything lies in it.
       run_id: in the folder's store.
-      library: that its engine computes with.
+      framework: that its engine computes with.
     """
 
     folder: Path
     run_id: str
-    library: str = "tensorflow"
+    framework: str = "tensorflow"
 
     @property
     def uri(self) -> str:
@@ -49,7 +49,7 @@ class Trained:
         if not any(override.startswith("trainer.checkpoint.folder") for override in overrides):
             overrides = (*overrides, f"trainer.checkpoint.folder={self.checkpoints}")
         command = [sys.executable, "-m", module, *overrides]
-        done = forks.run(command, library=self.library, cwd=self.folder, env=environment, timeout=300)
+        done = forks.run(command, library=self.framework, cwd=self.folder, env=environment, timeout=300)
         assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
         return done
 
