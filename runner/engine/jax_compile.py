@@ -17,9 +17,10 @@ from runner.schema import RunConfig
 logger = logging.getLogger(__name__)
 
 _CONVOLUTIONS = ("conv_general_dilated", "name=_convolution")  # as a traced function names them
-# XLA's CPU compiler hands convolutions and sums to the library YNNPACK where it thinks that it can. Its convolutions,
-# of weight gradients above all, take up to twice as long as Eigen's, which are used without it; its sums are faster.
-_CPU_CONVOLUTIONS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+# XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK where it thinks that it can.
+# Its convolutions, of weight gradients above all, take up to twice as long as Eigen's, which are used without it, and
+# its products up to 1.4 times as long; its sums are faster.
+_FOR_CPUS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
 # By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
 _UNOPTIMIZED: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
@@ -34,11 +35,11 @@ class Way:
 
     Attributes:
       loop_on_device: the steps of a call are one program; else each is dispatched on its own.
-      cpu_convolutions: the program has convolutions, and runs on CPUs.
+      on_cpus: where they run.
     """
 
     loop_on_device: bool
-    cpu_convolutions: bool
+    on_cpus: bool
 
 
 def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, images: tuple[int, ...]) -> Way:
@@ -68,8 +69,8 @@ def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, ima
             )
     text, wanted, device = str(traced), config.engine.loop, mesh.device_kind(config.mesh)
     convolves = any(name in text for name in _CONVOLUTIONS)
-    on_cpu = convolves and device == "cpu"
-    loops = not on_cpu if wanted == "auto" else wanted == "device"
+    on_cpus = device == "cpu"
+    loops = not (convolves and on_cpus) if wanted == "auto" else wanted == "device"
     logger.info(
         "the steps of a call run %s (engine.loop=%s; convolutions: %s, devices: %s)",
         "in a loop on the devices" if loops else "as a program each",
@@ -77,7 +78,7 @@ def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, ima
         "yes" if convolves else "no",
         device,
     )
-    return Way(loops, on_cpu)
+    return Way(loops, on_cpus)
 
 
 def compiled(lowered: Any, way: Way) -> Any:
@@ -87,7 +88,7 @@ def compiled(lowered: Any, way: Way) -> Any:
       lowered: what `jax.jit(...).lower(...)` gave.
       way: how its steps run.
     """
-    return _with_options(lowered, _CPU_CONVOLUTIONS) if way.cpu_convolutions else lowered.compile()
+    return _with_options(lowered, _FOR_CPUS) if way.on_cpus else lowered.compile()
 
 
 def compiled_to_read(lowered: Any) -> Any:

@@ -47,12 +47,28 @@ def _dropout(keras: Any) -> type:
 
 
 def _batch_normalization(keras: Any) -> type:
+    from runner.model.jax_batch_norm import normalize
+
     class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
         """Batch normalisation; its moments are over the global batch, whatever the mesh and the arguments say."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs.pop("synchronized", None)  # always so here, and Keras refuses it on this backend
             super().__init__(*args, **kwargs)
+
+        def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+            """Returns the inputs, normalised over the batch while training."""
+            if not training or not self.trainable or mask is not None or getattr(self, "renorm", False):
+                return super().call(inputs, training=training, mask=mask)
+            x = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+            scale, offset = (
+                keras.ops.cast(weight, x.dtype) if used else None
+                for weight, used in ((self.gamma, self.scale), (self.beta, self.center))
+            )
+            y, mean, variance = normalize(x, scale, offset, self.axis, self.epsilon)
+            for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+                moving.assign(keras.ops.cast(moving, x.dtype) * self.momentum + new * (1.0 - self.momentum))
+            return keras.ops.cast(y, self.compute_dtype)
 
     return BatchNormalization
 

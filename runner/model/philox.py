@@ -37,17 +37,21 @@ def uniform(shape: Sequence[int], seed: tuple[Any, Any]) -> Any:
     return (floats - 1.0).reshape(tuple(shape))
 
 
-def _philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, ...]) -> tuple[Any, Any, Any, Any]:
+def _philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     import jax.numpy as jnp
+    from jax import lax
 
-    c0, c1, c2, c3 = jnp.broadcast_arrays(*counter)
-    k0, k1 = key
-    for _ in range(_ROUNDS):
+    def next_round(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        (c0, c1, c2, c3), (k0, k1) = state
         high0, low0 = _product(_MULTIPLIERS[0], c0)
         high1, low1 = _product(_MULTIPLIERS[1], c2)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = k0 + jnp.uint32(_WEYL[0]), k1 + jnp.uint32(_WEYL[1])
-    return c0, c1, c2, c3
+        counter = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        return counter, (k0 + jnp.uint32(_WEYL[0]), k1 + jnp.uint32(_WEYL[1]))
+
+    # A loop: written out, XLA's CPU compiler puts the rounds in one fusion that computes each again for every use.
+    begun = tuple(jnp.broadcast_arrays(*counter)), tuple(map(jnp.asarray, key))
+    numbers: tuple[Any, Any, Any, Any] = lax.fori_loop(0, _ROUNDS, next_round, begun)[0]
+    return numbers
 
 
 def _product(constant: int, x: Any) -> tuple[Any, Any]:

@@ -1,0 +1,75 @@
+"""Batch normalisation in the engine `jax` is that of Keras: outputs, moments, gradients; devices meet once less."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tests import forks
+from tests.engine.jax_runs import ROOT
+
+# Input, channel axis, scale, offset, mean of the input in units of its deviation.
+CASES: list[tuple[list[int], int, bool, bool, float]] = [
+    ([8, 5, 6, 3], -1, False, True, 0.5),
+    ([8, 5, 6, 3], -1, True, True, 0.5),
+    ([8, 5, 6, 3], 1, True, False, 0.5),
+    ([16, 7], -1, False, False, 0.5),
+    ([16, 7], 1, True, True, 30.0),
+]
+PROGRAM = r"""
+import json, os, re, sys
+os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
+import jax, jax.numpy as jnp, keras, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from runner.model.jax_layers import jax_keras
+jax.config.update("jax_num_cpu_devices", 4)
+rng, rows = np.random.default_rng(1), []
+split = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch"))
+
+def whole(keras, shape, axis, scale, center, x, g, weights):
+    layer = keras.layers.BatchNormalization(axis=axis, scale=scale, center=center)
+    layer.build(shape)
+    held = [v.value for v in layer.non_trainable_variables]
+    def loss(weights, x, g):
+        y, new = layer.stateless_call(weights, held, x, training=True)
+        return jnp.sum(y * g), (y, new)
+    grad = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+    program = grad.lower(weights, *jax.device_put((x, g), split)).compile().as_text()
+    return jax.tree.leaves(grad(weights, x, g)), len(re.findall(r" all-\w+\(", program))
+
+for shape, axis, scale, center, mean in json.loads(sys.argv[1]):
+    x, g = (rng.normal(size=shape).astype(np.float32) for _ in "xg")
+    x += np.float32(mean)
+    weights = [rng.normal(size=(shape[axis],)).astype(np.float32) for used in (scale, center) if used]
+    expected, stock = whole(keras, shape, axis, scale, center, x, g, weights)
+    got, own = whole(jax_keras(), shape, axis, scale, center, x, g, weights)
+    worst = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(expected, got, strict=True)]
+    rows.append([[a.shape == b.shape for a, b in zip(expected, got)], worst, stock, own])
+print(json.dumps(rows))
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[list[Any]]:
+    command = [sys.executable, "-c", PROGRAM, json.dumps(CASES)]
+    done = forks.run(command, library="jax", cwd=ROOT, check=True)
+    found: list[list[Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_outputs_moments_and_gradients_are_those_of_keras(rows: list[list[Any]], index: int) -> None:
+    shapes, worst, _, _ = rows[index]
+    _, _, scale, center, mean = CASES[index]
+    assert shapes == [True] * (4 + scale + center), "gradients of weights and input, output, mean and variance"
+    assert max(worst) < 2e-6 * max(mean, 1.0), "rounding of x - mean grows with the mean"
+
+
+def test_the_devices_meet_once_less_than_for_the_gradient_that_jax_derives(rows: list[list[Any]]) -> None:
+    # The mean and the gradient's sum meet in one, as the gradient is known from the start; then the variance.
+    assert [(row[2], row[3]) for row in rows] == [(3, 2)] * len(CASES)
