@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -51,6 +53,36 @@ def test_every_option_composes_and_passes_every_check(option: Path) -> None:
     needs = [*NEEDS.get(group, []), *NEEDS.get(name_of(option), [])]
     config = convert(composed(*needs, f"{group}={option.stem}"))
     assert rest_of_the_batch(config) == 0
+
+
+def hydra_of(*overrides: str) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        node: DictConfig = compose("config", overrides=list(overrides), return_hydra_config=True).hydra
+    return node
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in CONF.glob("experiment/*.yaml")))
+def test_every_preset_gives_its_sweeper_and_launcher_the_keys_that_they_take(preset: str) -> None:
+    node = hydra_of(f"experiment={preset}")
+    for part in (node.sweeper, node.launcher):
+        inspect.signature(get_class(part._target_)).bind(**{str(key): None for key in part if key != "_target_"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sweeper", "launcher"),
+    [
+        ((), "GridSweeper", "ProcessLauncher"),
+        (("experiment=search_optimizer",), "SearchSweeper", "ProcessLauncher"),
+        (("hydra/launcher=submitit_slurm",), "GridSweeper", "SubmititLauncher"),
+    ],
+)
+def test_presets_and_the_command_line_choose_sweeper_and_launcher(
+    overrides: tuple[str, ...], sweeper: str, launcher: str
+) -> None:
+    node = hydra_of(*overrides)
+    assert node.sweeper._target_ == f"hydra_plugins.runner_sweep.{sweeper}"
+    assert node.launcher._target_ == f"hydra_plugins.runner_sweep.{launcher}"
 
 
 def rest_of_the_batch(config: schema.RunConfig) -> int:

@@ -24,6 +24,7 @@ _SHORT = {
     "throughput/examples_per_second": "examples/s",
     "plan/bytes_per_device": "bytes/device",
     "plan/collective_bytes": "moved/step",
+    "plan/flops_per_device": "flops/device",
     "sweep/scaling_efficiency": "efficiency",
 }
 
