@@ -54,6 +54,12 @@ def work(
     return dict(np.load(out))
 
 
+def answer(program: str, *questions: Any) -> Any:
+    """Runs the text of a program in a process that has JAX; what it prints and is asked is JSON."""
+    command = [sys.executable, "-c", program, *map(json.dumps, questions)]
+    return json.loads(forks.run(command, library="jax", cwd=ROOT, check=True).stdout)
+
+
 def relative(expected: Arrays, got: Arrays, key: str) -> float:
     """Returns the largest relative difference of two arrays of losses."""
     return float(np.max(np.abs(got[key] - expected[key]) / np.abs(expected[key])))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import pytest
 
-from tests import forks
-from tests.engine.jax_runs import ROOT
+from tests.engine.jax_runs import answer
 
 # Input, channel axis, scale, offset, mean of the input in units of its deviation.
 CASES: list[tuple[list[int], int, bool, bool, float]] = [
@@ -56,9 +53,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def rows() -> list[list[Any]]:
-    command = [sys.executable, "-c", PROGRAM, json.dumps(CASES)]
-    done = forks.run(command, library="jax", cwd=ROOT, check=True)
-    found: list[list[Any]] = json.loads(done.stdout)
+    found: list[list[Any]] = answer(PROGRAM, CASES)
     return found
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import pytest
 
-from tests import forks
-from tests.engine.jax_runs import ROOT
+from tests.engine.jax_runs import answer
 
 # Image, kernel, strides, padding: each form, sizes that a stride does not divide, edges that no step reaches.
 CASES: list[tuple[list[int], list[int], list[int], str]] = [
@@ -52,9 +49,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def rows() -> list[list[Any]]:
-    command = [sys.executable, "-c", PROGRAM, json.dumps(CASES)]
-    done = forks.run(command, library="jax", cwd=ROOT, check=True)
-    found: list[list[Any]] = json.loads(done.stdout)
+    found: list[list[Any]] = answer(PROGRAM, CASES)
     return found
 
 
