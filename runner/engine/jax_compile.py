@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from runner.schema import RunConfig
 
 logger = logging.getLogger(__name__)
 
-_CONVOLUTIONS = ("conv_general_dilated", "name=_convolution")  # as a traced function names them
+# NHWC, HWIO, NHWC, as JAX has them: dims of batch or output channels, then of channels, then of height and width. See
+# `runner.model.jax_convolution`.
+_LOOP_FORM = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 # XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK where it thinks that it can.
 # Its convolutions, of weight gradients above all, take up to twice as long as Eigen's, which are used without it, and
 # its products up to 1.4 times as long; its sums are faster.
@@ -43,7 +45,7 @@ class Way:
 
 
 def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, images: tuple[int, ...]) -> Way:
-    """Traces the loss, and chooses by the operations that it takes.
+    """Traces the gradients, and chooses by the operations that they take.
 
     Args:
       step: `runner.engine.jax_step.Step`.
@@ -59,7 +61,7 @@ def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, ima
 
     x = jax.ShapeDtypeStruct(images, np.float32)
     y, number = jax.ShapeDtypeStruct(images[:1], np.int32), jax.ShapeDtypeStruct((), np.int32)
-    traced = jax.make_jaxpr(step.losses)(state.trained, state.held, x, y, number, number).jaxpr
+    traced = jax.make_jaxpr(step.gradients)(state, x, y, number, number).jaxpr
     read = {id(variable) for equation in traced.eqns for variable in equation.invars}
     for path, variable in zip(trained, traced.invars, strict=False):
         if id(variable) not in read:
@@ -67,18 +69,42 @@ def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, ima
                 f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
                 f"{path}; use it or make it trainable=False"
             )
-    text, wanted, device = str(traced), config.engine.loop, mesh.device_kind(config.mesh)
-    convolves = any(name in text for name in _CONVOLUTIONS)
+    wanted, device = config.engine.loop, mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
-    loops = not (convolves and on_cpus) if wanted == "auto" else wanted == "device"
+    slow = slow_in_loops(traced)
+    loops = not (slow and on_cpus) if wanted == "auto" else wanted == "device"
     logger.info(
-        "the steps of a call run %s (engine.loop=%s; convolutions: %s, devices: %s)",
+        "the steps of a call run %s (engine.loop=%s; convolutions that loops on CPUs make slow: %d, devices: %s)",
         "in a loop on the devices" if loops else "as a program each",
         wanted,
-        "yes" if convolves else "no",
+        slow,
         device,
     )
     return Way(loops, on_cpus)
+
+
+def slow_in_loops(traced: Any) -> int:
+    """Returns the number of convolutions whose form XLA's CPU compiler changes, which it does outside of loops alone.
+
+    Args:
+      traced: a jaxpr; what it calls is counted too.
+    """
+    return sum(
+        (*params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"])
+        != (*_LOOP_FORM, 1, 1)
+        for params in _convolutions(traced)
+    )
+
+
+def _convolutions(traced: Any) -> Iterator[dict[str, Any]]:
+    """Yields the parameters of a traced function's convolutions, and of those in all that it calls."""
+    for equation in traced.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            yield equation.params
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                if hasattr(inner, "eqns"):
+                    yield from _convolutions(inner)
 
 
 def compiled(lowered: Any, way: Way) -> Any:

@@ -1,0 +1,79 @@
+"""How the engine `jax` runs a call's steps: in a loop, but for convolutions that a loop on CPUs makes slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.jax_runs import answer
+
+# Layers after an image (2, 12, 12, 6), as Keras makes them and as the engine does on CPUs.
+LAYERS = {
+    "Dense(5)": (0, 0),
+    "Conv2D(5, 3, padding='same')": (2, 0),
+    "Conv2D(5, 4, strides=2)": (2, 0),
+    "Conv2D(5, 3, strides=2, padding='same')": (2, 0),
+    "Conv2D(5, 1, strides=2)": (2, 0),
+    "Conv2D(6, 3, groups=2)": (3, 3),
+    "Conv2D(5, 3, dilation_rate=2)": (2, 2),
+    "DepthwiseConv2D(3)": (3, 3),
+    "Conv2DTranspose(5, 2, strides=2)": (2, 2),
+}
+MESHES: list[tuple[dict[str, int], str, bool]] = [
+    ({"batch": 4}, "auto", True),
+    ({"batch": 2, "height": 2}, "auto", False),
+    ({"batch": 2, "height": 2}, "device", True),
+    ({"batch": 4}, "host", False),
+]
+PROGRAM = r"""
+import json, os, sys
+os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
+from runner.engine import jax_environment, make_engine
+from runner.engine.base import DataSpec
+from tests.engine import cases
+layers, meshes = map(json.loads, sys.argv[1:])
+
+ways = []
+for axes, loop, _ in meshes:
+    config = cases.config(axes, None, "runner.model.convnet.build", dropout=0.5)
+    config.layout.inputs["image"][1] = "height" if "height" in axes else None
+    config.engine.name, config.engine.loop = "jax", loop
+    jax_environment.prepare_environment(config)
+    engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), 1, planning=True)
+    engine.build()
+    ways.append(engine._way.loop_on_device)
+
+import jax, keras, numpy as np
+from runner.engine.jax_compile import slow_in_loops
+from runner.model.jax_layers import jax_keras
+
+def slow(layers, text):
+    layer = eval("layers." + text, {"layers": layers})
+    layer.build((2, 12, 12, 6))
+    def loss(weights, x):
+        return jax.jit(lambda x: layer.stateless_call(weights, [], x)[0].sum())(x)
+    weights = [variable.value for variable in layer.trainable_variables]
+    return slow_in_loops(jax.make_jaxpr(jax.grad(loss, (0, 1)))(weights, np.ones((2, 12, 12, 6), np.float32)).jaxpr)
+
+own = jax_keras(cpu_convolutions=True).layers
+print(json.dumps([ways, [[slow(keras.layers, text), slow(own, text)] for text in layers]]))
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def found() -> list[list[Any]]:
+    got: list[list[Any]] = answer(PROGRAM, list(LAYERS), MESHES)
+    return got
+
+
+@pytest.mark.parametrize("index", range(len(LAYERS)))
+def test_convolutions_that_the_compiler_must_change_are_counted(found: list[list[Any]], index: int) -> None:
+    layer, expected = list(LAYERS.items())[index]
+    assert tuple(found[1][index]) == expected, layer
+
+
+def test_a_convnet_runs_in_a_loop_where_no_image_is_split_and_as_asked(found: list[list[Any]]) -> None:
+    assert found[0] == [loops for _, _, loops in MESHES]
