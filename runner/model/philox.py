@@ -30,11 +30,17 @@ def uniform(shape: Sequence[int], seed: tuple[Any, Any]) -> Any:
     first, second = (jnp.asarray(part).astype(jnp.uint32) for part in seed)
     zero = jnp.uint32(0)
     key0, key1, high0, high1 = _philox((first, zero, second, zero), tuple(map(jnp.uint32, _SCRAMBLE)))
-    size = math.prod(shape)
-    blocks = lax.iota(jnp.uint32, -(-size // 4))
-    bits = jnp.stack(_philox((blocks, zero, high0, high1), (key0, key1)), axis=-1).reshape(-1)[:size]
+    # Four numbers a block. Where blocks end with rows they keep the dims of the shape, so that a mesh may split these.
+    whole = bool(shape) and shape[-1] % 4 == 0
+    dims = (*shape[:-1], shape[-1] // 4) if whole else (-(-math.prod(shape) // 4),)
+    blocks = sum(
+        lax.broadcasted_iota(jnp.uint32, dims, dim) * jnp.uint32(math.prod(dims[dim + 1 :]))
+        for dim in range(len(dims))
+    )
+    numbers = jnp.stack(_philox((blocks, zero, high0, high1), (key0, key1)), axis=-1)
+    bits = numbers.reshape(tuple(shape)) if whole else numbers.reshape(-1)[: math.prod(shape)].reshape(tuple(shape))
     floats = lax.bitcast_convert_type((bits & 0x7FFFFF) | jnp.uint32(_ONE), jnp.float32)
-    return (floats - 1.0).reshape(tuple(shape))
+    return floats - 1.0
 
 
 def _philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
