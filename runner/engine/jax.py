@@ -114,7 +114,7 @@ class JaxEngine:
         values |= {f"ema/{path}": values[path] for path in self._trained}
         self._put({path: values[path] if path in values else np.zeros(*kind) for path, kind in kinds.items()})
 
-    def _sharding(self, spec: Sequence[str | None]) -> Any:
+    def _sharding(self, spec: Sequence[Any]) -> Any:
         from jax.sharding import NamedSharding, PartitionSpec
 
         return NamedSharding(self._mesh, PartitionSpec(*spec))
@@ -148,6 +148,7 @@ class JaxEngine:
         import jax
 
         from runner.engine.jax_step import Step
+        from runner.model.jax_batch_norm import Parts
         from runner.model.jax_kernel_gradient import spread_over, unused_axes
 
         inputs = self._config.layout.inputs
@@ -167,6 +168,7 @@ class JaxEngine:
             self._randomness(),
             lambda value, what: jax.lax.with_sharding_constraint(value, pins[what]),
             spread_over(self._mesh) if unused_axes(self._config.mesh.axes, image) else None,
+            Parts(self._config.mesh.axes[image[0]], self._gathered) if image[0] and not any(image[1:]) else None,
         )
         self._functions = step
         images = self._micro_batch, *self._data.input_shape
@@ -179,6 +181,14 @@ class JaxEngine:
         logits = self._sharding((image[0], None))
         self._eval = jax.jit(step.evaluated, out_shardings=(sums, logits))
         self._gradients = jax.jit(step.whole_gradients, out_shardings=self._shardings.trained)
+
+    def _gathered(self, array: Any) -> Any:
+        """Holds a traced array to be whole along its first dim; nothing is said of the others."""
+        import jax
+        from jax.sharding import PartitionSpec
+
+        spec = None, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
+        return jax.lax.with_sharding_constraint(array, self._sharding(spec))
 
     def _randomness(self) -> Any:
         """Returns the model's random generators, and how far a step moves each."""

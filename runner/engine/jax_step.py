@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner import optimizer
 from runner.engine.base import Array
 from runner.model import scope
 from runner.model.jax_kernel_gradient import Spread, exact_kernel_gradients
 from runner.schema import RunConfig
+
+if TYPE_CHECKING:
+    from runner.model.jax_batch_norm import Parts
 
 _BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
 # Where the batches' example counts begin among a call's numbers: after rounds to do, steps done, the rate's factor.
@@ -81,6 +84,7 @@ class Step:
         random: Randomness,
         pin: Callable[..., Any],
         spread: Spread | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """Takes what is the same for every step.
 
@@ -91,12 +95,13 @@ class Step:
           random: the model's generators.
           pin: (images or state, "image" or "state") -> the same, held to its placement.
           spread: for `runner.model.jax_kernel_gradient.exact_kernel_gradients`.
+          parts: how the mesh splits a batch's examples.
         """
         import jax.numpy as jnp
 
         self._model, self._config, self._total_steps = model, config, total_steps
         self._random, self._pin, self._parts = random, pin, config.trainer.accumulate_steps
-        self._spread = spread
+        self._spread, self._split_into = spread, parts
         self._rule = optimizer.make_rule(config.optimizer, jnp)
 
     def losses(self, trained: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> Any:
@@ -107,7 +112,7 @@ class Step:
         import jax.numpy as jnp
 
         full = self._random.insert(held, drawn)
-        with scope.enter(scope.Scope(self._config.trainer.seed, drawn)):
+        with scope.enter(scope.Scope(self._config.trainer.seed, drawn, parts=self._split_into)):
             logits, full, penalties = self._model.stateless_call(
                 trained, full, x_bhwd, training=True, return_losses=True
             )

@@ -61,11 +61,13 @@ def _batch_normalization(keras: Any) -> type:
             if not training or not self.trainable or mask is not None or getattr(self, "renorm", False):
                 return super().call(inputs, training=training, mask=mask)
             x = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-            scale, offset = (
+            gamma, beta = (
                 keras.ops.cast(weight, x.dtype) if used else None
                 for weight, used in ((self.gamma, self.scale), (self.beta, self.center))
             )
-            y, mean, variance = normalize(x, scale, offset, self.axis, self.epsilon)
+            held = scope.current()
+            parts = held.parts if held is not None else None
+            y, mean, variance = normalize(x, gamma, beta, self.axis, self.epsilon, parts)
             for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
                 moving.assign(keras.ops.cast(moving, x.dtype) * self.momentum + new * (1.0 - self.momentum))
             return keras.ops.cast(y, self.compute_dtype)

@@ -23,12 +23,14 @@ class Scope:
       step: scalar int32 tensor, micro-batches done before; None where nothing is drawn, as in an evaluation.
       mesh: DTensor mesh; None on one plain device, and in JAX.
       image: axes that split an image batch: batch, height, width, channel.
+      parts: `runner.model.jax_batch_norm.Parts` of the examples, in JAX where a mesh splits these and no image.
     """
 
     seed: int
     step: Any = None
     mesh: Any = None
     image: Spec = (None, None, None, None)
+    parts: Any = None
 
 
 def mask_key(seed: int, layer: str) -> int:
