@@ -168,6 +168,7 @@ def prepare_data(session: Session) -> None:
 def measure(contender: Contender, session: Session, repeat: int) -> dict[str, Any]:
     """Runs a contender once; a failure becomes an entry with `error`, so that the others still run."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    before = processor_ticks()
     try:
         if contender.ours:
             if session.dataset != "mnist":
@@ -179,7 +180,25 @@ def measure(contender: Contender, session: Session, repeat: int) -> dict[str, An
             figures = run_child(arguments, contender, session.timeout)
     except ContenderError as error:
         figures = {"contender": contender.name, "error": str(error)}
-    return {"repeat": repeat, "load_average_before": load, **figures}
+    stolen = stolen_share(before, processor_ticks())
+    return {"repeat": repeat, "load_average_before": load, "stolen_share": stolen, **figures}
+
+
+def processor_ticks() -> tuple[int, int] | None:
+    """Returns ticks of all processors and those of them that a hypervisor gave to others; None where not told."""
+    try:
+        line = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
+    except OSError:
+        return None
+    ticks = [int(field) for field in line.split()[1:9]]  # user, nice, system, idle, iowait, irq, softirq, steal
+    return sum(ticks), ticks[-1]
+
+
+def stolen_share(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """Returns the share of processor time that others had between two readings of `processor_ticks`."""
+    if before is None or after is None or after[0] <= before[0]:
+        return None
+    return (after[1] - before[1]) / (after[0] - before[0])
 
 
 def fastest_reduction(session: Session, console: Console) -> tuple[str, dict[str, Any]]:
@@ -213,6 +232,8 @@ def run_repeats(contenders: list[Contender], session: Session, repeats: int, con
             figures = measure(contender, session, repeat)
             runs[contender.name].append(figures)
             shown = f"{figures['steps_per_second']:.1f} steps/s" if "error" not in figures else "failed"
+            stolen = figures["stolen_share"]
+            shown += f", {stolen:.1%} of the processors taken by others" if stolen else ""
             console.print(f"repeat {repeat + 1}/{repeats}  {contender.name}: {shown}", highlight=False)
     return runs
 
