@@ -38,6 +38,7 @@ from runner.engine.trace import trace_jax
 from runner.errors import EngineError
 from runner.schema import RunConfig
 
+_running: list[Any] = []  # what the last program of this process gives that ran on several CPU devices
 _SUM = "sum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
 
 
@@ -259,17 +260,31 @@ class JaxEngine:
         return self._programs[shape]
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall:
-        """Runs the steps in one program, or one after another without waiting for any."""
+        """Runs the steps in one program, or one after another, and does not wait for the last program to end."""
         program, given = self._compiled(batches), self._given(batches, first_step, rate_factor)
         if self._way.loop_on_device:
-            self._state, loss, hit, penalty = program(self._state, *given)
+            self._state, loss, hit, penalty = self._run(program, self._state, *given)
             return PendingCall(loss, hit, penalty, batches.weights, batches.steps, self._parts, np.asarray)
         rows = []
         for index in range(batches.steps * self._parts):
-            self._state, *row = program(self._state, *given, np.int32(index))
+            self._state, *row = self._run(program, self._state, *given, np.int32(index))
             rows.append(row)
         losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
         return PendingCall(losses, hits, penalties, batches.weights, batches.steps, self._parts, np.asarray)
+
+    def _run(self, program: Any, *arguments: Any) -> Any:
+        """Starts a program; where several devices share a CPU's threads, when the one before has ended.
+
+        Two at a time would need twice the threads, see `jax_environment.threads`.
+        """
+        if not self._way.on_cpus or self._mesh.size == 1:
+            return program(*arguments)
+        import jax
+
+        jax.block_until_ready(_running)
+        found = program(*arguments)
+        _running[:] = [found]
+        return found
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Traces what runs in the context."""
@@ -279,7 +294,7 @@ class JaxEngine:
         """Returns the first batch's whole gradients; the state stays as it is."""
         placed = self.place(batches)
         arguments = self._state, *self._given(placed, step)
-        rounds = [map(np.asarray, self._gradients(*arguments, np.int32(i))) for i in range(self._parts)]
+        rounds = [map(np.asarray, self._run(self._gradients, *arguments, np.int32(i))) for i in range(self._parts)]
         sums = [np.array(sum(found)) for found in zip(*rounds, strict=True)]
         return dict(zip(self._trained, sums, strict=True))
 
@@ -294,7 +309,7 @@ class JaxEngine:
         rows = LogitRows(np.asarray)
         for batch in batches:
             placed = self._placed(batch, 1)
-            sums, logits = self._eval(weights, placed.images, placed.labels, sums)
+            sums, logits = self._run(self._eval, weights, placed.images, placed.labels, sums)
             rows.add(logits, batch.weights[0])
         confusion = np.asarray(sums[1]).astype(np.int64)
         examples = int(confusion.sum())

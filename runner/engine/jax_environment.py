@@ -39,15 +39,18 @@ def check_installed(key: str = "engine.name") -> None:
 
 
 def threads(devices: int) -> int:
-    """Returns how many threads XLA needs for its virtual CPU devices.
+    """Returns how many threads XLA is to have for its virtual CPU devices.
 
-    Two runs of a program may overlap, and each holds a thread a device until all have met in an all-reduce: with
-    fewer than twice as many threads as devices both can wait for ever, and XLA then aborts the process.
+    A program holds a thread a device until all devices have met in an all-reduce, and without another one left for the
+    parts of an operation it would wait for ever; XLA then aborts the process. Two programs at a time would hold twice
+    as many, so the engine starts one when the one before has ended. More threads than needed cost time: the parts of
+    an operation are as many, and the system switches between them.
 
     Args:
       devices: of the mesh.
     """
-    return max(cores.available(), 2 * devices)
+    many = cores.available()
+    return max(many, devices + max(2, min(many, devices))) if devices > 1 else many
 
 
 def prepare_environment(config: RunConfig) -> None:
