@@ -1,4 +1,4 @@
-"""Eight virtual devices on few cores: thousands of steps, one behind the other, do not starve XLA's all-reduces of threads."""
+"""Eight virtual devices on few cores: thousands of steps don't starve XLA's all-reduces of threads."""
 
 from __future__ import annotations
 
