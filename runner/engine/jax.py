@@ -72,7 +72,7 @@ class JaxEngine:
         on_cpu = mesh.device_kind(self._config.mesh) == "cpu"
         whole_images = not any(self._config.layout.inputs["image"][1:])
         made = self._config.model, self._data, self._config.trainer.seed, self._config.engine.precision
-        self._factory = Keras3Factory(*made, cpu_convolutions=on_cpu and whole_images)
+        self._factory = Keras3Factory(*made, on_cpu=on_cpu, whole_images=whole_images)
         self._model = self._factory.traced() if self._planning else self._factory.build()
         check_model(self._model, self._config, self._data.num_classes)
         names = Names(self._model)

@@ -114,9 +114,11 @@ class Keras3Factory:
         seed: int,
         precision: str = "float32",
         *,
-        cpu_convolutions: bool = False,
+        on_cpu: bool = False,
+        whole_images: bool = True,
     ) -> None:
-        self._config, self._data, self._seed, self._cpu_convolutions = config, data, seed, cpu_convolutions
+        self._config, self._data, self._seed = config, data, seed
+        self._forms = {"on_cpu": on_cpu, "whole_images": whole_images}
         self._policy = policy_name(precision)
         self._builder = target.load(config.target)
 
@@ -138,7 +140,7 @@ class Keras3Factory:
             model = build_model(
                 self._finished,
                 self._config,
-                keras=keras if stock else jax_keras(cpu_convolutions=self._cpu_convolutions),
+                keras=keras if stock else jax_keras(**self._forms),
                 input_shape=self._data.input_shape,
                 num_classes=self._data.num_classes,
                 **extra,

@@ -56,7 +56,7 @@ def slow(layers, text):
     weights = [variable.value for variable in layer.trainable_variables]
     return slow_in_loops(jax.make_jaxpr(jax.grad(loss, (0, 1)))(weights, np.ones((2, 12, 12, 6), np.float32)).jaxpr)
 
-own = jax_keras(cpu_convolutions=True).layers
+own = jax_keras(on_cpu=True).layers
 print(json.dumps([ways, [[slow(keras.layers, text), slow(own, text)] for text in layers]]))
 """
 

@@ -1,0 +1,81 @@
+"""A dense layer of few units in the form that a CPU computes fast is that layer: outputs and both gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.jax_runs import answer
+
+# Shape of the inputs, units, how a mesh of batch x model, 4 x 2, splits inputs and kernel.
+CASES: list[tuple[list[int], int, list[str | None], list[str | None]]] = [
+    ([64, 48], 10, [None], [None, None]),
+    ([64, 48], 10, ["batch"], [None, None]),
+    ([64, 48], 10, ["batch"], ["model", None]),
+    ([64, 48], 10, ["batch"], [None, "model"]),
+    ([64, 48], 10, ["batch"], ["batch", None]),
+    ([64, 48], 16, ["batch"], ["batch", "model"]),
+    ([64, 48], 1, ["batch"], [None, None]),
+    ([8, 6, 32], 10, ["batch"], ["model", None]),
+    ([8, 6, 32], 10, ["batch", "model"], [None, None]),
+    ([64, 48], 17, ["batch"], [None, None]),
+]
+PROGRAM = r"""
+import json, os, re, sys
+os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
+os.environ["PJRT_NPROC"] = "16"
+import jax, keras, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from runner.model.jax_layers import jax_keras
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
+place = lambda spec: NamedSharding(mesh, PartitionSpec(*spec))
+rng, rows = np.random.default_rng(1), []
+for shape, units, image, kernel in json.loads(sys.argv[1]):
+    stock = keras.layers.Dense(units, activation="tanh", bias_initializer="normal")
+    own = jax_keras(on_cpu=True).layers.Dense.from_config(stock.get_config())
+    for layer in (stock, own):
+        layer.build(shape)
+    values = [np.asarray(v.value) for v in stock.trainable_variables]
+    x, g = (rng.normal(size=size).astype(np.float32) for size in (shape, [*shape[:-1], units]))
+    def found(layer, weights, x):
+        y, back = jax.vjp(lambda weights, x: layer.stateless_call(weights, [], x)[0], weights, x)
+        return [y, *jax.tree.leaves(back(g))]
+    where = [place(kernel), place(kernel[1:])], place(image)
+    placed = jax.device_put((values, x), where)
+    program = jax.jit(lambda *a: found(own, *a)).lower(*placed).compile()
+    pairs = list(zip(jax.jit(lambda *a: found(stock, *a))(values, x), program(*placed), strict=True))
+    worst = [float(np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(np.asarray(a)).max()) for a, b in pairs]
+    one = jax.jit(lambda *a: found(own, *a)).lower(values, x).compile().as_text()
+    dots = re.findall(r"= f32\[(\d+),(\d+)\]\{(\d),\d\}\S* dot\(", one)  # the dim that changes fastest is named first
+    products = [[int(a), int(b)] if fastest == "1" else [int(b), int(a)] for a, b, fastest in dots]
+    bf16 = own(jax.numpy.asarray(x, "bfloat16")).dtype.name  # autocast to the layer's own
+    rows.append([[a.shape == b.shape for a, b in pairs], worst, products, bf16])
+print(json.dumps(rows))
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[list[Any]]:
+    found: list[list[Any]] = answer(PROGRAM, CASES)
+    return found
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_a_dense_layer_and_its_gradients_are_those_of_keras_on_any_mesh(rows: list[list[Any]], index: int) -> None:
+    shapes, worst, _, dtype = rows[index]
+    assert shapes == [True] * 4  # outputs; gradients of kernel, bias and inputs
+    assert max(worst) < 1e-6, "sums of at most 64 float32 products, added in another order"
+    assert dtype == "float32"
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_a_kernel_of_few_units_has_its_gradient_computed_turned(rows: list[list[Any]], index: int) -> None:
+    shape, units, _, _ = CASES[index]
+    features = shape[-1]
+    kernels = [size for size in rows[index][2] if sorted(size) == sorted([features, units])]
+    if units == 1:  # a product of a matrix and a vector, which XLA writes as it likes
+        return
+    assert kernels == [[units, features] if units <= 16 else [features, units]], "as it lies in memory"
