@@ -13,6 +13,7 @@ from runner.engine.base import Array, HostBatches, PlacedBatches
 from runner.schema import RunConfig
 
 HostBatchIterator = Iterator[HostBatches]
+Batches = Prefetcher[HostBatches, PlacedBatches]
 
 _SECONDS_A_CALL = 0.25  # short enough that a signal and the progress bar don't wait, long enough to hide the call
 _MOST_STEPS = 64
@@ -69,7 +70,7 @@ def training(
     done: int = 0,
     most: Callable[[int], int | None] = lambda _: None,
     held: bool = False,
-) -> Prefetcher[HostBatches, PlacedBatches]:
+) -> Batches:
     """Returns the placed batches of one epoch, made ready on another thread.
 
     Args:
@@ -83,12 +84,15 @@ def training(
       most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
       held: the devices hold the split's images, so batches say only where in it they are.
     """
-    plan = epoch_plan(config, split.size, epoch, steps, done)
 
     def size(taken: int) -> int:
         return min(calls.steps, most(done + taken) or calls.steps)
 
-    return Prefetcher(_stacks(split, plan, size, calls.capacity, held), place, config.dataset.prefetch)
+    def stacks() -> HostBatchIterator:  # the order is drawn on the other thread too
+        plan = epoch_plan(config, split.size, epoch, steps, done)
+        yield from _stacks(split, plan, size, calls.capacity, held)
+
+    return Prefetcher(stacks(), place, config.dataset.prefetch)
 
 
 def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:

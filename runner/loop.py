@@ -135,6 +135,35 @@ class _Run:
     per_epoch: int
     step: int = 0
     meter: Meter = field(default_factory=Meter)
+    ahead: tuple[int, feed.Batches] | None = None  # an epoch, and what is being made ready of it
+
+    def batches(self, epoch: int) -> feed.Batches:
+        """Returns the batches of an epoch, or of what is left of it; those that were begun ahead where they fit."""
+        first, ahead = epoch * self.per_epoch, self.ahead
+        if ahead is not None and ahead[0] == epoch and self.step <= first:
+            self.ahead = None
+            return ahead[1]
+        self.close()
+        saver, profiler = self.around.saver, self.around.profiler
+
+        def most(taken: int) -> int | None:
+            bounds = (saver.steps_left(first + taken), profiler.steps_left(first + taken))
+            return min((bound for bound in bounds if bound is not None), default=None)
+
+        done, held = max(self.step - first, 0), holds_images(self.engine)
+        place, train = self.engine.place, self.data.train
+        return feed.training(self.config, train, epoch, self.per_epoch, self.calls, place, done, most, held)
+
+    def begin_ahead(self, epoch: int) -> None:
+        """Has the next epoch's first batches made ready while this one's last steps and its evaluation run."""
+        if epoch < self.config.trainer.epochs:
+            self.ahead = epoch, self.batches(epoch).start()
+
+    def close(self) -> None:
+        """Gives up what was begun ahead."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            ahead[1].close()
 
 
 def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None = None) -> Result:
@@ -181,6 +210,7 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
             with suppress(NotFiniteError):  # it would take the place of what ended the run
                 run.history.flush()
         finally:
+            run.close()
             around.profiler.close()
             around.saver.close()
             around.display.close()
@@ -235,15 +265,12 @@ def _train_epoch(run: _Run, epoch: int) -> None:
     rated = time.monotonic()
     run.meter.restart()
 
-    def most(taken: int) -> int | None:
-        bounds = (around.saver.steps_left(first + taken), around.profiler.steps_left(first + taken))
-        return min((bound for bound in bounds if bound is not None), default=None)
-
-    split, place, held = run.data.train, run.engine.place, holds_images(run.engine)
-    with feed.training(run.config, split, epoch, run.per_epoch, run.calls, place, done, most, held) as batches:
+    with run.batches(epoch) as batches:
         for placed in batches:
             around.profiler.before_call(run.step, history.drain)
             pending = run.engine.train_steps(placed, run.step, history.rate_factor(run.step))
+            if run.step + placed.steps == first + run.per_epoch:
+                run.begin_ahead(epoch + 1)
             # The call before is read only now, so that its metrics never hold up a call.
             history.add(run.step, pending)
             run.step += placed.steps

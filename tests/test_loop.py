@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
 from runner.dataset import Dataset, Split
 from runner.display import NoDisplay
-from runner.engine.base import Engine
+from runner.engine.base import Engine, EvalMetrics, HostBatches, PlacedBatches
 from runner.errors import ConfigError, EngineError
 from runner.schema import CheckpointConfig, DatasetConfig, EarlyStoppingConfig, ProfileConfig, RunConfig, TrainerConfig
 from runner.signals import StopRequest
@@ -183,6 +184,44 @@ def test_a_resumed_run_stops_where_the_whole_one_does(tmp_path: Path) -> None:
     rest.load_state(checkpoint)
     resumed, _ = train(run, rest, tmp_path, loop.Start(2 * STEPS, checkpoint.history()))
     assert (resumed.ended, resumed.steps) == (whole.ended, whole.steps)
+
+
+class Watched(NumpyEngine):
+    """Waits in each evaluation for batches of an epoch that has not begun."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.placed, self.early = 0, []
+        self._more = threading.Condition()
+
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        with self._more:
+            self.placed += batches.steps
+            self._more.notify()
+        return super().place(batches)
+
+    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+        with self._more:
+            self.early.append(self._more.wait_for(lambda: self.placed > len(self.seen), timeout=1))
+        return super().evaluate(batches)
+
+
+def test_the_next_epoch_is_made_ready_while_this_one_is_evaluated(tmp_path: Path) -> None:
+    watched, plain = Watched(), NumpyEngine()
+    train(config(epochs=3), watched, tmp_path / "a")
+    train(config(epochs=3), plain, tmp_path / "b")
+    assert watched.early == [True, True, False], "there is none after the last"
+    assert watched.seen == plain.seen
+
+
+def test_what_was_made_ready_for_an_epoch_that_does_not_come_is_given_up(tmp_path: Path) -> None:
+    engine = Watched(accuracies=[0.5, 0.4, 0.4])
+    result, _ = train(
+        config(epochs=9, early_stopping=EarlyStoppingConfig(metric="eval/accuracy", patience=1)), engine, tmp_path
+    )
+    assert result.ended != "trained for 9 epochs"
+    assert engine.early[-1]
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
 
 
 def test_a_limit_cuts_epochs_and_is_no_error_for_a_small_split(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ _POLL_SECONDS = 0.1
 class Prefetcher(Generic[Item, Placed]):
     """Iterates over `place(item)` of each item, made in a background thread up to `depth` ahead.
 
-    The thread ends with the items, with an exception or with the block. An exception of the items or of `place` is
-    raised where the loop would have got the item.
+    The thread starts with the block, or before it with `start`, and ends with the items, with an exception, with the
+    block or with `close`. An exception of the items or of `place` is raised where the loop would have got the item.
 
     Example:
       >>> with Prefetcher(range(3), place=str, depth=2) as ready:
@@ -28,7 +28,7 @@ class Prefetcher(Generic[Item, Placed]):
     """
 
     def __init__(self, items: Iterable[Item], place: Callable[[Item], Placed], depth: int = 2) -> None:
-        """Prepares; the thread starts with the block.
+        """Prepares; no item is drawn yet.
 
         Args:
           items: what to draw from, in the thread.
@@ -45,9 +45,14 @@ class Prefetcher(Generic[Item, Placed]):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
+    def start(self) -> Self:
+        """Starts the thread, once; whoever calls this closes what he got."""
+        if self._thread.ident is None:
+            self._thread.start()
         return self
+
+    def __enter__(self) -> Self:
+        return self.start()
 
     def __exit__(
         self,
@@ -55,8 +60,13 @@ class Prefetcher(Generic[Item, Placed]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the thread, and throws away what it made that nobody took."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._ready.get_nowait()

@@ -68,3 +68,24 @@ def test_a_loop_outside_of_the_block_ends() -> None:
 def test_a_depth_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match=r"dataset\.prefetch=0 is refused"):
         Prefetcher([], place=int, depth=0)
+
+
+def test_items_are_made_before_the_block_where_it_was_started_and_none_is_drawn_twice() -> None:
+    made: list[int] = []
+    ready = Prefetcher(range(5), place=lambda item: made.append(item) or item, depth=2).start()  # type: ignore[func-returns-value]
+    deadline = time.monotonic() + 5
+    while len(made) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert made[:2] == [0, 1]
+    with ready:
+        assert list(ready) == made == list(range(5))
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_nobody_takes_is_given_up(started: bool) -> None:
+    ready = Prefetcher(itertools.count(), place=int, depth=2)
+    if started:
+        ready.start()
+    ready.close()
+    assert list(ready) == []
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
