@@ -15,9 +15,8 @@ def jax_keras(*, on_cpu: bool = False, whole_images: bool = True) -> types.Modul
     """Returns `keras` with `layers` that work on every mesh; all else is Keras's own.
 
     Args:
-      on_cpu: compute what a CPU has faster forms for in these, of `runner.model.jax_dense` and, where no mesh axis
-        splits an image, of `runner.model.jax_convolution`.
-      whole_images: none does.
+      on_cpu: compute in the forms of `runner.model.jax_dense` and `runner.model.jax_convolution`, faster there.
+      whole_images: no mesh axis splits an image; convolutions of parts of images are Keras's own.
     """
     import keras
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests import forks
 from tests.engine import cases
@@ -58,6 +59,16 @@ def answer(program: str, *questions: Any) -> Any:
     """Runs the text of a program in a process that has JAX; what it prints and is asked is JSON."""
     command = [sys.executable, "-c", program, *map(json.dumps, questions)]
     return json.loads(forks.run(command, library="jax", cwd=ROOT, check=True).stdout)
+
+
+def answers(program: str, *questions: Any) -> Any:
+    """Returns a module's fixture: what `answer` gives, asked once."""
+
+    @pytest.fixture(scope="module")
+    def found() -> Any:
+        return answer(program, *questions)
+
+    return found
 
 
 def relative(expected: Arrays, got: Arrays, key: str) -> float:

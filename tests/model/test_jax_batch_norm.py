@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.jax_runs import answer
+from tests.engine.jax_runs import answers
 
 # Input, channel axis, scale, offset, mean of the input in units of its deviation.
 CASES: list[tuple[list[int], int, bool, bool, float]] = [
@@ -55,12 +55,7 @@ print(json.dumps(rows))
 """
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[list[Any]]:
-    found: list[list[Any]] = answer(PROGRAM, CASES)
-    return found
+rows = answers(PROGRAM, CASES)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.jax_runs import answer
+from tests.engine.jax_runs import answers
 
 # Image, kernel, strides, padding: each form, sizes that a stride does not divide, edges that no step reaches.
 CASES: list[tuple[list[int], list[int], list[int], str]] = [
@@ -47,12 +47,7 @@ print(json.dumps(rows))
 """
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[list[Any]]:
-    found: list[list[Any]] = answer(PROGRAM, CASES)
-    return found
+rows = answers(PROGRAM, CASES)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.jax_runs import answer
+from tests.engine.jax_runs import answers
 
 # Shape of the inputs, units, how a mesh of batch x model, 4 x 2, splits inputs and kernel.
 CASES: list[tuple[list[int], int, list[str | None], list[str | None]]] = [
@@ -55,12 +55,7 @@ print(json.dumps(rows))
 """
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def rows() -> list[list[Any]]:
-    found: list[list[Any]] = answer(PROGRAM, CASES)
-    return found
+rows = answers(PROGRAM, CASES)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
