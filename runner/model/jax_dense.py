@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# With more outputs the two forms are alike.
+# With more of them it depends on the sizes which form is faster.
 MOST_OUTPUTS = 16
 
 
