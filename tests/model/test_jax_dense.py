@@ -1,4 +1,4 @@
-"""A dense layer of few units in the form that a CPU computes fast is that layer: outputs and both gradients."""
+"""A dense layer of few units in the form that a CPU computes fast is that layer: outputs and gradients."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ for shape, units, image, kernel in json.loads(sys.argv[1]):
     one = jax.jit(lambda *a: found(own, *a)).lower(values, x).compile().as_text()
     dots = re.findall(r"= f32\[(\d+),(\d+)\]\{(\d),\d\}\S* dot\(", one)  # the dim that changes fastest is named first
     products = [[int(a), int(b)] if fastest == "1" else [int(b), int(a)] for a, b, fastest in dots]
-    bf16 = own(jax.numpy.asarray(x, "bfloat16")).dtype.name  # autocast to the layer's own
-    rows.append([[a.shape == b.shape for a, b in pairs], worst, products, bf16])
+    rows.append([[a.shape == b.shape for a, b in pairs], worst, products])
 print(json.dumps(rows))
 """
 
@@ -60,17 +59,15 @@ rows = answers(PROGRAM, CASES)
 
 @pytest.mark.parametrize("index", range(len(CASES)))
 def test_a_dense_layer_and_its_gradients_are_those_of_keras_on_any_mesh(rows: list[list[Any]], index: int) -> None:
-    shapes, worst, _, dtype = rows[index]
+    shapes, worst, _ = rows[index]
     assert shapes == [True] * 4  # outputs; gradients of kernel, bias and inputs
     assert max(worst) < 1e-6, "sums of at most 64 float32 products, added in another order"
-    assert dtype == "float32"
 
 
-@pytest.mark.parametrize("index", range(len(CASES)))
+# One unit's product is that of a matrix and a vector, which XLA writes as it likes.
+@pytest.mark.parametrize("index", [index for index, (_, units, _, _) in enumerate(CASES) if units > 1])
 def test_a_kernel_of_few_units_has_its_gradient_computed_turned(rows: list[list[Any]], index: int) -> None:
     shape, units, _, _ = CASES[index]
     features = shape[-1]
     kernels = [size for size in rows[index][2] if sorted(size) == sorted([features, units])]
-    if units == 1:  # a product of a matrix and a vector, which XLA writes as it likes
-        return
     assert kernels == [[units, features] if units <= 16 else [features, units]], "as it lies in memory"
