@@ -1,6 +1,6 @@
-"""`python -m tests.campaign [kills|fuzz|corruption|storage|server] [--cases N --seed S]`: all of them where none is named.
+"""Runs campaigns: `python -m tests.campaign [kills|fuzz|corruption|storage|server] [--cases N --seed S]`.
 
-Exit code 0 where every case held, 1 where one did not.
+All of them where none is named. Exit code 0 where every case held, 1 where one did not.
 """
 
 from __future__ import annotations
