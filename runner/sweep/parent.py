@@ -21,7 +21,7 @@ from runner.tracking.location import absolute, default_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, open_store
-from runner.tracking.writer import reason
+from runner.tracking.reason import reason
 
 KIND_TAG, ARGV_TAG = "runner.kind", "runner.sweep.argv"
 LATEST = "latest"

@@ -18,7 +18,7 @@ from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
 from runner.tracking.base import Status
 from runner.tracking.mlflow_import import warn
-from runner.tracking.writer import reason
+from runner.tracking.reason import reason
 
 _METRICS = ("eval/accuracy", "eval/loss")
 _CURVES = ("eval/loss", "train/loss")

@@ -104,7 +104,7 @@ class StoredRun:
         return ui_lines(self._store.uri, self._store.experiment_id, self._run_id)
 
     def _do(self, action: Callable[[], object]) -> None:
-        from runner.tracking.writer import reason
+        from runner.tracking.reason import reason
 
         try:
             action()

@@ -74,11 +74,16 @@ class Tracker(Protocol):
           False where the time was not enough; what is left is kept and written later.
         """
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: Status) -> bool:
         """Stores what is left and the run's status; a second call does nothing.
+
+        What can't be stored is kept in a file, from where the next run stores it.
 
         Args:
           status: how the run ended.
+
+        Returns:
+          False where something is lost: neither the store nor any place for such a file took it.
         """
 
     def describe(self) -> list[str]:
@@ -113,8 +118,9 @@ class NullTracker:
         """Has nothing to wait for."""
         return True
 
-    def finish(self, status: Status) -> None:
-        """Does nothing."""
+    def finish(self, status: Status) -> bool:  # noqa: ARG002 - the protocol's
+        """Has nothing to lose."""
+        return True
 
     def describe(self) -> list[str]:
         """Returns no line."""

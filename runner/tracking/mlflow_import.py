@@ -31,6 +31,8 @@ def load_mlflow() -> Any:
     _set_environment()
     mlflow = importlib.import_module("mlflow")
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # It prints a traceback for every attempt at a full disk or a locked file, of which we say one line.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return mlflow
 
 

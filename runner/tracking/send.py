@@ -8,10 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from runner.tracking.reason import http_code
 from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Point, Record, Tag, clean_key, cut
 
 POINTS_A_CALL = 1000  # MLflow's limit
-_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"})
+# What MLflow itself says of a record. The same words by a proxy's status (404 while the server behind it starts) don't
+# count, and a database's trouble is the record's fault only where its rows are.
+_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
+_BY_DATABASE, _BAD_ROWS = "BAD_REQUEST", ("IntegrityError", "DataError")
 
 
 class Sender:
@@ -35,6 +39,8 @@ class Sender:
         elif isinstance(first, Dataset):
             self._dataset(first, unsure=unsure)
         elif isinstance(first, Artifact):
+            if not Path(first.path).is_file():
+                raise ValueError(f"{first.path} is not there")  # an OSError would say that the store can't be written
             self._client.log_artifact(self._run_id, first.path, first.folder or None)
         else:
             self._client.set_terminated(self._run_id, first.status, first.end_time)
@@ -87,13 +93,14 @@ def groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def may_pass(error: Exception) -> bool:
-    """Returns whether storing the same record later may work: the network, the server or a lock, not the record."""
+    """Returns whether storing the same record later may work: the network, the server, the disk or a lock may mend."""
     from mlflow.exceptions import MlflowException
-    from requests.exceptions import RequestException
 
     if isinstance(error, MlflowException):
-        return error.error_code not in _REFUSALS
-    return isinstance(error, RequestException | ConnectionError | TimeoutError)
+        if error.error_code == _BY_DATABASE:
+            return not any(word in str(error) for word in _BAD_ROWS)
+        return error.error_code not in _REFUSALS or http_code(error) is not None
+    return isinstance(error, OSError)  # as requests' own errors are
 
 
 def _same(value: float) -> float | str:

@@ -17,7 +17,7 @@ from runner.tracking.dead import NOTE
 from runner.tracking.location import shown
 from runner.tracking.records import TAG_LIMIT, clean_key, clean_params, cut
 from runner.tracking.store import Store
-from runner.tracking.writer import reason
+from runner.tracking.reason import reason
 
 _PARAMS_A_CALL = 100  # MLflow's limit
 _PARENT_TAG = "mlflow.parentRunId"

@@ -13,7 +13,7 @@ from runner.errors import TrackingError
 from runner.lock import locked
 from runner.tracking.location import is_database, is_http, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
-from runner.tracking.writer import reason
+from runner.tracking.reason import reason
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
 _KIND_TAG, _TRAINING = "mlflow.experimentKind", "custom_model_development"

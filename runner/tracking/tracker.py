@@ -20,28 +20,30 @@ from runner.tracking.mlflow_import import warn
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.send import Sender, may_pass
 from runner.tracking.store import Store, open_store
-from runner.tracking.writer import Writer, reason
+from runner.tracking.reason import reason
+from runner.tracking.writer import Writer
 
 if TYPE_CHECKING:
     import numpy as np
 
 _ENDING_ATTEMPTS, _ENDING_DELAY_S = 3, 0.5
+_LATER = "stored at the next start, or by"
 
 
 class MlflowTracker:
     """Records one run through a background thread; see `Tracker`."""
 
-    def __init__(self, store: Store, run_id: str, *, unsent_dir: Path, finish_timeout_s: float) -> None:
+    def __init__(self, store: Store, run_id: str, *, root: Path, finish_timeout_s: float) -> None:
         """Starts the thread that stores what is logged.
 
         Args:
           store: where the run is.
           run_id: the run.
-          unsent_dir: where a file is written of what could not be stored.
+          root: the project's folder, in whose outputs a file is written of what could not be stored.
           finish_timeout_s: longest wait of `finish` for a store that is away.
         """
         self._store, self._run_id = store, run_id
-        self._unsent_dir, self._finish_timeout_s = unsent_dir, finish_timeout_s
+        self._root, self._finish_timeout_s = root, finish_timeout_s
         self._send = Sender(store.client, run_id)
         self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
         self._names: dict[str, str] = {}
@@ -73,6 +75,9 @@ class MlflowTracker:
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Queues a file for upload; see `Tracker`."""
+        if not path.is_file():
+            warn(f"{path} is not recorded: there is no such file")
+            return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
 
     def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
@@ -96,23 +101,24 @@ class MlflowTracker:
         """Waits until everything queued is stored; see `Tracker`."""
         return self._writer.flush(timeout_s)
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: Status) -> bool:
         """Stores what is left and the status; see `Tracker`.
 
         Interrupted (a second Ctrl-C), it stops waiting and keeps what is left in the file.
         """
         if self._finished:
-            return
+            return True
         self._finished = True
         atexit.unregister(self.finish)
         in_time = False
         try:
             in_time = self._writer.flush(self._finish_timeout_s)
         finally:
-            left = self._writer.abandon()
-            left += self._end(Ending(status, _now_ms()), left, attempts=_ENDING_ATTEMPTS if in_time else 1)
-            self._keep(left, "jsonl", "stored at the next start, or by")
-            self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
+            kept = self._end(status, self._writer.abandon(), attempts=_ENDING_ATTEMPTS if in_time else 1)
+            kept &= self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
+            if self._writer.left_out:
+                self._notes.append(f"{self._writer.left_out:,} points were left out while the store was away")
+        return kept
 
     def describe(self) -> list[str]:
         """Returns where the run can be looked at, and what could not be stored."""
@@ -129,10 +135,12 @@ class MlflowTracker:
             value = math.nan
         return Point(name, value, now, int(step))
 
-    def _end(self, ending: Ending, left: list[Record], *, attempts: int) -> list[Record]:
-        """Stores the status unless points come before it; returns what is to be stored later."""
+    def _end(self, status: Status, left: list[Record], *, attempts: int) -> bool:
+        """Keeps what is left, and stores the status unless points come before it; returns whether nothing is lost."""
         if any(isinstance(record, Point) for record in left):
-            return [ending]
+            return self._keep([*left, Ending(status, _now_ms())], "jsonl", _LATER)
+        kept = self._keep(left, "jsonl", _LATER)
+        ending = Ending(status if kept or status != "FINISHED" else "FAILED", _now_ms())
         for attempt in range(attempts):
             time.sleep(_ENDING_DELAY_S * attempt)
             try:
@@ -140,19 +148,26 @@ class MlflowTracker:
             except Exception as error:
                 if not may_pass(error):
                     self._writer.rejected.append(ending)
-                    return []
+                    return kept
             else:
-                return []
-        return [ending]
+                return kept
+        return self._keep([ending], "jsonl", _LATER) and kept
 
-    def _keep(self, records: list[Record], suffix: str, mend: str) -> None:
+    def _keep(self, records: list[Record], suffix: str, mend: str) -> bool:
+        """Writes records to a file that the next run finds; returns whether that worked."""
         if not records:
-            return
-        path = self._unsent_dir / f"{self._run_id}.{suffix}"
-        unsent.write(path, self._store.uri, self._run_id, records)
-        note = f"{len(records)} records are kept in {path}; {mend} `python -m runner.tracking.replay {path}`"
+            return True
+        name, kept = f"{self._run_id}.{suffix}", True
+        try:
+            path = unsent.write_somewhere(self._root, name, self._store.uri, self._run_id, records)
+        except TrackingError as error:
+            kept = False
+            note = f"{len(records)} records are lost: the store is away, and {error}"
+        else:
+            note = f"{len(records)} records are kept in {path}; {mend} `python -m runner.tracking.replay {path}`"
         self._notes.append(note)
         warn(note)
+        return kept
 
 
 def start_run(
@@ -180,8 +195,7 @@ def start_run(
     """
     uri = absolute(config.uri) if config.uri else default_uri(root)
     store = open_store(uri, config.experiment)
-    unsent_dir = unsent.folder(root)
-    unsent.replay_all(unsent_dir, uri, warn)
+    unsent.replay_all(root, uri, warn)
     try:
         mark_dead_runs(store, warn)
     except Exception as error:  # housekeeping must not stop a run
@@ -191,7 +205,7 @@ def start_run(
         run_id = resume_run_id
     else:
         run_id = start.create(store, spec, root)
-    return MlflowTracker(store, run_id, unsent_dir=unsent_dir, finish_timeout_s=finish_timeout_s)
+    return MlflowTracker(store, run_id, root=root, finish_timeout_s=finish_timeout_s)
 
 
 def _now_ms() -> int:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
 from runner.paths import project_root
+from runner.tracking import places
 from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.records import Record, from_json, to_json
 from runner.tracking.send import Sender, groups, may_pass
-from runner.tracking.writer import reason
+from runner.tracking.reason import reason
 
 _REJECTED = ".rejected.jsonl"
 _REPLAY_ATTEMPTS, _REPLAY_DELAY_S = 3, 0.5
-
-
-def folder(root: Path) -> Path:
-    """Returns where a project's unsent records lie."""
-    return root / "outputs" / "unsent"
 
 
 def write(path: Path, uri: str, run_id: str, records: Sequence[Record]) -> None:
@@ -35,19 +32,65 @@ def write(path: Path, uri: str, run_id: str, records: Sequence[Record]) -> None:
       uri: absolute tracking URI.
       run_id: the run they belong to.
       records: what could not be stored.
+
+    Raises:
+      OSError: the disk is full, or can't be written; the file is then as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(_lock_path(path)):
         _write(path, {"run_id": run_id, "uri": shown(uri), "store": fingerprint(uri)}, records)
 
 
+def write_somewhere(root: Path, name: str, uri: str, run_id: str, records: Sequence[Record]) -> Path:
+    """Writes records to the first of `places.folders` that takes them; see `write`.
+
+    Args:
+      root: the project's folder.
+      name: of the file.
+      uri: absolute tracking URI.
+      run_id: the run they belong to.
+      records: what could not be stored.
+
+    Returns:
+      The file.
+
+    Raises:
+      TrackingError: none of the folders can be written.
+    """
+    failures = []
+    for place in places.folders(root):
+        try:
+            places.make(place, root)
+            write(place / name, uri, run_id, records)
+        except OSError as error:
+            failures.append(f"{place}: {error.strerror or error}")
+        else:
+            return place / name
+    raise TrackingError(f"no place can be written ({'; '.join(failures)})")
+
+
 def _write(path: Path, head: dict[str, str], records: Sequence[Record]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        if file.tell() == 0:
-            file.write(json.dumps(head) + "\n")
-        file.writelines(to_json(record) + "\n" for record in records)
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("ab+") as file:
+        before = _whole_lines(file)
+        lines = [json.dumps(head)] if before == 0 else []
+        lines += [to_json(record) for record in records]
+        try:
+            file.truncate(before)
+            file.write("".join(f"{line}\n" for line in lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, before)
+                if before == 0:
+                    path.unlink()
+            raise
+
+
+def _whole_lines(file: IO[bytes]) -> int:
+    """Returns the bytes of a file's lines; a process that died in the middle of one left less than a line behind."""
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
 
 
 def replay(path: Path, uri: str | None = None) -> int:
@@ -81,9 +124,15 @@ def replay(path: Path, uri: str | None = None) -> int:
     return len(records)
 
 
-def replay_all(where: Path, uri: str, warn: Callable[[str], None]) -> None:
-    """Stores every file of a store that lies in a folder; one that cannot be stored stays, with a line of warning."""
-    for path in sorted(where.glob("*.jsonl")):
+def replay_all(root: Path, uri: str, warn: Callable[[str], None]) -> None:
+    """Stores every file of a store that lies in `places.folders`; one that can't be stored stays, with a line.
+
+    Args:
+      root: the project's folder.
+      uri: absolute tracking URI of the store.
+      warn: shows one line to the user.
+    """
+    for path in places.files(root):
         if path.name.endswith(_REJECTED):
             continue
         try:
@@ -103,10 +152,13 @@ def _first_line(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, str], list[Record]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_bytes().split(b"\n")
+    if len(lines) > 1 and lines[-1]:  # its writer died in the middle of this line
+        lines = lines[:-1]
     try:
         head = json.loads(lines[0])
-        return {key: str(head[key]) for key in ("run_id", "uri", "store")}, [from_json(line) for line in lines[1:]]
+        records = [from_json(line.decode()) for line in lines[1:] if line]
+        return {key: str(head[key]) for key in ("run_id", "uri", "store")}, records
     except (IndexError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no file of unsent records") from error
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from runner.tracking.reason import reason
 from runner.tracking.records import Point, Record
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.25, 4.0
 _POLL_S = 0.01
+_MOST_OUTAGES = 10  # that are told of: a store that comes and goes all day must not fill a log
 
 
 class Send(Protocol):
@@ -26,10 +29,53 @@ class Send(Protocol):
         """
 
 
+@dataclass
+class _Lane:
+    """Records that are stored one group after another.
+
+    Attributes:
+      batch: records that a group holds at most.
+      kept: what is said of its records while they can't be stored.
+      waiting: what is in no group yet.
+      group: what is being stored, until it is stored or refused for good.
+      unsure: an attempt to store the group raised.
+      delay: seconds until the next attempt after one that raises.
+      due: time of the next attempt.
+      away_since: time of the first attempt that raised since one did not.
+    """
+
+    batch: int
+    kept: str
+    waiting: deque[Record] = field(default_factory=deque)
+    group: list[Record] = field(default_factory=list)
+    unsure: bool = False
+    delay: float = _FIRST_DELAY_S
+    due: float = 0.0
+    away_since: float | None = None
+
+    def take(self) -> list[Record]:
+        """Returns the group to store now; none where nothing waits, or a pause is not over."""
+        if time.monotonic() < self.due:
+            return []
+        if not self.group:
+            self.group = [self.waiting.popleft() for _ in range(min(self.batch, len(self.waiting)))]
+        return self.group
+
+    def done(self) -> None:
+        """Lets go of the group."""
+        self.group, self.unsure, self.delay, self.due = [], False, _FIRST_DELAY_S, 0.0
+
+    def failed(self) -> None:
+        """Keeps the group for a later attempt."""
+        self.unsure, self.due = True, time.monotonic() + self.delay
+        self.delay = min(2 * self.delay, _LONGEST_DELAY_S)
+
+
 class Writer:
     """Stores records in the background: points in order and in batches, all else one by one after them.
 
-    A record leaves the queue only once it is stored or refused for good, so none is lost while a server is away.
+    A record leaves the queue only once it is stored or refused for good, so none is lost while a server is away or a
+    disk is full. Points don't wait for the rest: a picture may have no place where a point still has one.
     """
 
     def __init__(
@@ -40,6 +86,7 @@ class Writer:
         warn: Callable[[str], None],
         interval_s: float = 2.0,
         batch: int = 1000,
+        most_waiting: int = 1_000_000,
     ) -> None:
         """Starts the thread.
 
@@ -49,29 +96,28 @@ class Writer:
           warn: shows one line to the user.
           interval_s: seconds between two rounds; a call costs the store about as much as 100 points do.
           batch: points that are stored by one call, and that start a round before its time.
+          most_waiting: points that may wait, at some 150 bytes each; of more, every second one of each metric goes.
         """
         self.rejected: list[Record] = []
+        self.left_out = 0  # points, because more than `most_waiting` waited
         self._send, self._may_pass, self._warn = send, may_pass, warn
-        self._interval_s, self._batch = interval_s, batch
-        self._points: deque[Point] = deque()
-        self._others: deque[Record] = deque()
-        self._in_flight: list[Record] = []
+        self._interval_s, self._most_waiting, self._outages = interval_s, most_waiting, 0
+        self._points = _Lane(batch, "points are kept and stored when it is back")
+        self._others = _Lane(1, "tags and files are kept and stored when that is mended")
         self._taking = threading.Lock()
         self._wake, self._abandoned = threading.Event(), threading.Event()
-        self._busy = False
-        self._away_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="tracking-writer", daemon=True)
         self._thread.start()
 
     def add_points(self, points: Iterable[Point]) -> None:
         """Queues points; touches no lock that the thread holds while it stores."""
-        self._points.extend(points)
-        if len(self._points) >= self._batch:
+        self._points.waiting.extend(points)
+        if len(self._points.waiting) >= self._points.batch and not self._points.unsure:
             self._wake.set()
 
     def add(self, record: Record) -> None:
         """Queues a record that is not a point."""
-        self._others.append(record)
+        self._others.waiting.append(record)
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until the queue is empty.
@@ -100,76 +146,79 @@ class Writer:
         self._wake.set()
         self._thread.join(wait_s)
         with self._taking:
-            return [*self._in_flight, *self._points, *self._others]
+            return [record for lane in (self._points, self._others) for record in (*lane.group, *lane.waiting)]
 
     def _is_idle(self) -> bool:
-        # In this order: a group leaves the queue only while busy is set.
-        return not self._points and not self._others and not self._busy
+        with self._taking:
+            return not any(lane.group or lane.waiting for lane in (self._points, self._others))
 
     def _run(self) -> None:
         while not self._abandoned.is_set():
-            self._wake.wait(self._interval_s)
+            pauses = [lane.due - time.monotonic() for lane in (self._points, self._others) if lane.unsure]
+            self._wake.wait(max(0.0, min([self._interval_s, *pauses])))
             self._wake.clear()
-            self._busy = True
-            while not self._abandoned.is_set() and (group := self._take()):
-                self._deliver(group)
-            self._busy = False
+            self._thin()
+            while not self._abandoned.is_set() and (lane := self._next()) is not None:
+                self._deliver(lane)
 
-    def _take(self) -> list[Record]:
+    def _next(self) -> _Lane | None:
         with self._taking:
-            if self._points:
-                count = min(self._batch, len(self._points))
-                self._in_flight = [self._points.popleft() for _ in range(count)]
-            elif self._others:
-                self._in_flight = [self._others.popleft()]
-            return self._in_flight
+            if self._points.take():
+                return self._points
+            if self._points.unsure:  # the store is away, for all else too
+                return None
+            return self._others if self._others.take() else None
 
-    def _deliver(self, group: list[Record]) -> None:
-        delay, unsure = _FIRST_DELAY_S, False
-        while True:
-            try:
-                self._send(group, unsure=unsure)
-            except Exception as error:  # a thread that dies would lose every later point
-                if not self._may_pass(error):
-                    self._reject(group, error)
-                    break
-                self._note_away(error)
-            else:
-                self._note_back()
-                break
-            unsure = True
-            if self._abandoned.wait(delay):
+    def _deliver(self, lane: _Lane) -> None:
+        try:
+            self._send(lane.group, unsure=lane.unsure)
+        except Exception as error:  # a thread that dies would lose every later point
+            if self._may_pass(error):
+                self._note_away(lane, error)
+                lane.failed()
                 return
-            delay = min(2 * delay, _LONGEST_DELAY_S)
+            self._reject(lane.group, error)
+        else:
+            self._note_back(lane)
         with self._taking:
-            self._in_flight = []
+            lane.done()
+
+    def _thin(self) -> None:
+        """Bounds the memory of a store that is away for days: curves keep their shape at half the points."""
+        waiting = self._points.waiting
+        count = len(waiting)
+        if count <= self._most_waiting:
+            return
+        seen: Counter[str] = Counter()
+        with self._taking:
+            kept: list[Record] = []
+            for _ in range(count):
+                record = waiting.popleft()
+                assert isinstance(record, Point)
+                seen[record.key] += 1
+                if seen[record.key] % 2:
+                    kept.append(record)
+            waiting.extendleft(reversed(kept))
+        if not self.left_out:
+            self._warn(f"{count:,} points wait, which is too many: every second one of each metric is left out")
+        self.left_out += count - len(kept)
 
     def _reject(self, group: list[Record], error: Exception) -> None:
         if not self.rejected:
             self._warn(f"the store refuses {type(group[0]).__name__.lower()} records: {reason(error)}")
         self.rejected.extend(group)
 
-    def _note_away(self, error: Exception) -> None:
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            self._warn(f"the store is away ({reason(error)}); points are kept and stored when it is back")
+    def _note_away(self, lane: _Lane, error: Exception) -> None:
+        if lane.away_since is not None:
+            return
+        lane.away_since = time.monotonic()
+        self._outages += 1
+        if self._outages <= _MOST_OUTAGES:
+            last = "; it comes and goes, of which no more is said" if self._outages == _MOST_OUTAGES else ""
+            self._warn(f"the store is away ({reason(error)}); {lane.kept}{last}")
 
-    def _note_back(self) -> None:
-        if self._away_since is not None:
-            self._warn(f"the store is back after {time.monotonic() - self._away_since:.0f} s")
-            self._away_since = None
-
-
-def reason(error: BaseException) -> str:
-    """Returns an error's innermost cause in a few words."""
-    text = " ".join(str(error).split())
-    for known in (
-        "Connection refused",
-        "timed out",
-        "Name or service not known",
-        "Connection reset",
-        "No route to host",
-    ):
-        if known in text:
-            return known
-    return (text[:160] + "...") if len(text) > 160 else text or type(error).__name__
+    def _note_back(self, lane: _Lane) -> None:
+        if lane.away_since is not None:
+            if self._outages < _MOST_OUTAGES:
+                self._warn(f"the store is back after {time.monotonic() - lane.away_since:.0f} s")
+            lane.away_since = None

@@ -5,7 +5,7 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.tracking import unsent
+from runner.tracking import places
 from tests.tracking.server import Server, free_port
 
 
@@ -58,7 +58,7 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
     run = MlflowClient(tracking_uri=server.uri).get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
     assert [one.path for one in MlflowClient(server.uri).list_artifacts(tracker.run_id)] == ["config.yaml"]
-    assert not unsent.folder(tmp_path).exists()
+    assert not places.folder(tmp_path).exists()
     assert tracker.describe()[0].startswith(f"run: {server.uri}/#/experiments/")
     said = capsys.readouterr().err
     assert "the store is away (Connection re" in said  # refused, or reset where the server dies in the middle of one
@@ -80,7 +80,7 @@ def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_nex
     tracker.log_artifact(page)
     tracker.set_tags({"note": "late"})
     tracker.finish("FAILED")
-    path: Path = unsent.folder(tmp_path) / f"{tracker.run_id}.jsonl"
+    path: Path = places.folder(tmp_path) / f"{tracker.run_id}.jsonl"
     assert path.exists()
     assert str(path) in capsys.readouterr().err
     assert any(str(path) in line for line in tracker.describe())
