@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,6 +22,7 @@ from runner import paths
 from runner.checkpoint import arguments
 from runner.config import convert
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
+from runner.outputs import caused_by_disk, unwritable
 from runner.schema import RunConfig
 from runner.sweep import launch, member, resume, state
 
@@ -170,6 +171,9 @@ def one_line(error: Exception) -> str:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = [name for name in error.options if name]
         return f"{group}={option} is refused: options are {', '.join(options)}; {_suggest(group, option, options)}"
+    disk = None if isinstance(error, ConfigError | HydraException) else caused_by_disk(error)
+    if disk is not None:  # Hydra's own files, before the command
+        return str(unwritable(disk))
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
         return _not_an_override(error.override)

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from runner.outputs import warn
+
+
+class LogFile(logging.FileHandler):
+    """A log file whose disk may be full: that is one line on stderr, where logging prints a traceback a record."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """Says once that records are left out."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            warn(f"{self.baseFilename} can't be written ({error.strerror}); the run goes on without its log")
+
+    def flush(self) -> None:
+        """Flushes what the disk takes."""
+        with suppress(OSError):
+            super().flush()
+
+    def close(self) -> None:
+        """Closes the file, whatever of it the disk did not take."""
+        with suppress(OSError):
+            super().close()
 
 
 @contextmanager
@@ -14,14 +42,26 @@ def quiet_native_log(path: Path) -> Iterator[None]:
     """Sends what native code writes to stderr into a file: TensorFlow's import says there that it found no GPU.
 
     Args:
-      path: file to append to.
+      path: file to append to; where it can't be written, what would go there is dropped.
     """
     sys.stderr.flush()
     kept = os.dup(2)
     try:
-        with path.open("ab") as log:
-            os.dup2(log.fileno(), 2)
+        with _appending(path) as log:
+            os.dup2(log, 2)
             yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextmanager
+def _appending(path: Path) -> Iterator[int]:
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY)
+    try:
+        yield log
+    finally:
+        os.close(log)

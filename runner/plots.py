@@ -225,5 +225,7 @@ def save(figure: Any, path: Path) -> None:
     """Writes a figure as PNG and lets go of it."""
     from matplotlib import pyplot as plt
 
-    figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)  # else a square plot's label is cut
-    plt.close(figure)
+    try:
+        figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)  # else a square plot's label is cut
+    finally:
+        plt.close(figure)

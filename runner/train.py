@@ -1,11 +1,11 @@
-"""One training run from a checked config: data, tracker, engine, loop, pictures, record."""
+"""One training run from a checked config: data, tracker, engine, loop, files, record."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, ShowsPieces, as_float, hold, holds_images
-from runner.errors import EngineError, Interrupted
+from runner.errors import EngineError, Interrupted, TrackingError
 from runner.logs import quiet_native_log
+from runner.outputs import required, spared
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
@@ -56,7 +57,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     content = resolved(config, composed)
     if member.membership() is None:  # a sweep says in a line what its jobs differ in
         console.print(config_tree(content))
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     before = recovery.open_previous(config, content)
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
@@ -139,8 +141,13 @@ def open_run(
 
 @contextmanager
 def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
-    """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen."""
+    """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen.
+
+    Raises:
+      TrackingError: the body ended well, and something that it recorded is lost.
+    """
     status: Status = "FAILED"
+    kept = True
     try:
         yield tracker
         status = "FINISHED"
@@ -153,9 +160,14 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
         tracker.set_tags({_ENDED: str(error)})
         raise
     finally:
-        tracker.finish(status)
+        kept = tracker.finish(status)
         for line in tracker.describe():
             console.print(line, soft_wrap=True, markup=False)
+    if not kept:
+        raise TrackingError(
+            f"not all of run {tracker.run_id} is recorded: neither the store nor any place for what it does not take "
+            f"could be written; make room, then resume={tracker.run_id} records the points again"
+        )
 
 
 def _data_spec(data: Dataset) -> DataSpec:
@@ -228,12 +240,15 @@ def _record_result(
     tracker: Tracker,
     folder: Path,
 ) -> None:
-    per_epoch = loop.epoch_steps(config, data.train.size)
-    history = result.history
-    plots.curves(folder / "curves.png", history.train, history.evaluations, per_epoch, _evaluated(config))
-    plots.confusion(folder / "confusion.png", result.evaluation.confusion, data.class_names)
+    history, evaluated = result.history, result.evaluation
     seen = feed.evaluated_split(config, data)
-    plots.wrong(folder / "wrong.png", seen.images, seen.labels, result.evaluation.logits, data.class_names)
+    files: dict[str, Callable[[Path], object]] = {
+        "curves.png": lambda path: plots.curves(
+            path, history.train, history.evaluations, loop.epoch_steps(config, data.train.size), _evaluated(config)
+        ),
+        "confusion.png": lambda path: plots.confusion(path, evaluated.confusion, data.class_names),
+        "wrong.png": lambda path: plots.wrong(path, seen.images, seen.labels, evaluated.logits, data.class_names),
+    }
     summary = {
         "steps": result.steps,
         "taken_step": result.taken,
@@ -249,16 +264,17 @@ def _record_result(
         "eval_accuracy": result.evaluation.accuracy,
         "eval_examples": result.evaluation.examples,
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    names = ["curves.png", "confusion.png", "wrong.png", "summary.json"]
+    files["summary.json"] = lambda path: path.write_text(json.dumps(summary, indent=2) + "\n")
     if isinstance(engine, ShowsPieces):
         shape = (config.dataset.batch_size // config.trainer.accumulate_steps, *data.train.images.shape[1:])
         of = "a batch" if config.trainer.accumulate_steps == 1 else "a part of a batch"
         title = f"{of}, {shape[0]} images, on mesh {mesh.describe(config.mesh.axes)}"
-        plots.sharding(folder / "sharding.png", shape, engine.image_pieces(), title)
-        names.append("sharding.png")
-    for name in names:
-        tracker.log_artifact(folder / name)
+        pieces = engine.image_pieces()
+        files["sharding.png"] = lambda path: plots.sharding(path, shape, pieces, title)
+    for name, write in files.items():
+        with spared(str(folder / name)):
+            write(folder / name)
+            tracker.log_artifact(folder / name)
     if config.trainer.log_model and config.tracking.name != "none":
         with quiet_native_log(folder / "runner.log"):  # to save a model, Keras 3 loads TensorFlow where that is there
             tracker.log_keras_model(engine.plain_model(), as_float(data.eval.images[:2]))

@@ -14,6 +14,7 @@ from runner.config import resolved
 from runner.display import result_table
 from runner.evaluate.report import make_report
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
+from runner.outputs import required
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.tracking.attach import attach
@@ -33,7 +34,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     console = Console(highlight=False)
     saved = open_saved(config, "runner.evaluate")
     folder = Path(HydraConfig.get().runtime.output_dir)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with StopRequest():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.dataset.load(config.dataset)

@@ -28,6 +28,7 @@ from runner.export.log import log_saved_model
 from runner.export.plain import make_plain, weights_in_use
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.logs import quiet_native_log
+from runner.outputs import required
 from runner.schema import RunConfig
 from runner.signals import StopRequest
 from runner.tracking.attach import Attachment, attach
@@ -59,7 +60,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with StopRequest():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.dataset.load(config.dataset)

@@ -39,6 +39,7 @@ def _compare(jobs: Sequence[Job]) -> None:
 def command(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
     from runner.logs import quiet_native_log
+    from runner.outputs import required
     from runner.plan.command import plan_config
     from runner.plan.files import write_files
     from runner.plan.table import plan_console, show
@@ -50,7 +51,8 @@ def command(config: RunConfig, composed: DictConfig) -> None:
     except Interrupted:
         print("interrupted", file=sys.stderr)
         raise
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(composed, resolve=True))
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(composed, resolve=True))
     files = write_files(plan, folder)
     show(plan, console)
     console.print(f"written: {', '.join(path.name for path in files)} in {folder}", soft_wrap=True, markup=False)

@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from runner.outputs import spared
 from runner.plan import rows
 from runner.plan.base import Plan
 
-NAMES = ("plan.json", "plan.md", "plan.png")
+PICTURE = "plan.png"
+NAMES = ("plan.json", "plan.md", PICTURE)
 PROPOSED = "layout.yaml"  # what layout=auto proposed: a layout option to edit
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
-    """Writes the plan and the picture of it.
+    """Writes the plan and the picture of it; one that the disk does not take is a line on stderr.
 
     Returns:
-      The files.
+      The files that are there.
     """
     from runner.plan.picture import draw
 
-    files = [folder / name for name in NAMES]
-    files[0].write_text(json.dumps(plan.to_dict(), indent=2) + "\n")
-    files[1].write_text(markdown(plan))
-    draw(plan, files[2])
-    if plan.proposed:
-        files.append(folder / PROPOSED)
-        files[-1].write_text(plan.proposed)
+    texts = {"plan.json": json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": markdown(plan)}
+    texts |= {PROPOSED: plan.proposed} if plan.proposed else {}
+    files = []
+    for name in (*NAMES, PROPOSED):
+        with spared(str(folder / name)):
+            if name in texts:
+                (folder / name).write_text(texts[name])
+            elif name == PICTURE:
+                draw(plan, folder / name)
+            else:
+                continue
+            files.append(folder / name)
     return files
 
 

@@ -9,10 +9,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from runner.errors import TrackingError
+from runner.outputs import append_whole, spared
 from runner.sweep.jobs import varied_name
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
@@ -113,11 +115,14 @@ def reporting(log: LogPoints, folder: Path) -> LogPoints:
     if member is None or member.report is None:
         return log
     metric, path = member.report, folder / VALUES_FILE
+    unwritten: list[str] = []
 
     def log_and_report(step: int, values: Mapping[str, float]) -> None:
         log(step, values)
         if metric in values:
-            with path.open("a") as file:
-                file.write(json.dumps({"step": step, "value": float(values[metric])}) + "\n")
+            unwritten.append(json.dumps({"step": step, "value": float(values[metric])}) + "\n")
+            with spared(f"{path}, which the search reads,") if len(unwritten) == 1 else suppress(OSError):
+                append_whole(path, "".join(unwritten).encode())
+                unwritten.clear()
 
     return log_and_report

@@ -19,9 +19,9 @@ from runner.tracking.base import Status
 from runner.tracking.dead import NOTE, mark_dead_runs
 from runner.tracking.location import absolute, default_uri, ui_lines
 from runner.tracking.mlflow_import import warn
+from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, open_store
-from runner.tracking.reason import reason
 
 KIND_TAG, ARGV_TAG = "runner.kind", "runner.sweep.argv"
 LATEST = "latest"

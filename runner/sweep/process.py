@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -10,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from runner.sweep.jobs import Outcome, outcome_of
+from runner.outputs import append_whole, spared
+from runner.sweep.jobs import OUTCOME_FILE, Outcome, outcome_of
 from runner.sweep.member import LAUNCHER_VARIABLE
 
 LOG_FILE = "job.log"
@@ -90,7 +91,7 @@ class JobProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, signum: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             if signum == signal.SIGKILL:
                 os.killpg(self._process.pid, signum)
             else:
@@ -98,18 +99,22 @@ class JobProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with (self._command.folder / LOG_FILE).open("w") as log:
-            for line in self._process.stdout:
-                log.write(line)
-                log.flush()
-                if line.startswith("error: "):
-                    self._error = line.removeprefix("error: ").strip()
-                _show(line, self._command.prefix, sys.stdout)
+        log, broken = self._command.folder / LOG_FILE, False
+        with suppress(OSError):
+            log.write_bytes(b"")
+        for line in self._process.stdout:  # to its end, whatever becomes of the log: a full pipe would hold the job
+            with suppress(OSError) if broken else spared(str(log)):
+                before, broken = broken, True
+                append_whole(log, line.encode())
+                broken = before
+            if line.startswith("error: "):
+                self._error = line.removeprefix("error: ").strip()
+            _show(line, self._command.prefix, sys.stdout)
 
 
 def _show(line: str, prefix: str | None, out: IO[str]) -> None:
     if prefix is not None:
-        with contextlib.suppress(OSError, ValueError):  # the terminal may have gone
+        with suppress(OSError, ValueError):  # the terminal may have gone
             out.write(prefix + line)
             out.flush()
 
@@ -140,7 +145,8 @@ def run_to_end(command: Command) -> Outcome:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-    outcome.write(command.folder)
+    with spared(str(command.folder / OUTCOME_FILE)):
+        outcome.write(command.folder)
     if signals:
         raise KeyboardInterrupt
     return outcome

@@ -12,6 +12,7 @@ from runner.compare import plots, render
 from runner.compare.lines import make_lines
 from runner.compare.records import RunRecord, from_folder, from_run, history
 from runner.errors import Interrupted
+from runner.outputs import spared
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
 from runner.sweep.scaling import Entry
@@ -140,11 +141,13 @@ def _counts(entries: Sequence[Entry]) -> str:
 
 
 def _write(sweep: Sweep, entries: Sequence[Entry], sheet: render.Sheet) -> list[Path]:
-    sweep.folder.mkdir(parents=True, exist_ok=True)
     written = []
+    with spared(str(sweep.folder)):
+        sweep.folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("table.csv", render.to_csv(sheet)), ("table.md", render.to_markdown(sheet))):
-        (sweep.folder / name).write_text(text)
-        written.append(sweep.folder / name)
+        with spared(str(sweep.folder / name)):
+            (sweep.folder / name).write_text(text)
+            written.append(sweep.folder / name)
     try:
         written += _plots(sweep, entries)
     except Exception as error:  # a picture is not worth a sweep

@@ -1,4 +1,4 @@
-"""Words an error of MLflow, SQLAlchemy, requests or a driver in a few words, without SQL and without a page of HTML."""
+"""Words an error of MLflow, SQLAlchemy, requests or a driver in few words, without SQL or a page of HTML."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def reason(error: BaseException) -> str:
 
 def http_code(error: BaseException) -> int | None:
     """Returns the HTTP status of an answer that is none of MLflow's own; None for any other error."""
-    found = re.search(r"failed with error code (\d{3}) ", str(error))
-    return int(found.group(1)) if found else None
+    found = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
+    return int(found.group(1) or found.group(2)) if found else None

@@ -15,9 +15,9 @@ from runner.errors import TrackingError
 from runner.tracking import process
 from runner.tracking.dead import NOTE
 from runner.tracking.location import shown
+from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, clean_key, clean_params, cut
 from runner.tracking.store import Store
-from runner.tracking.reason import reason
 
 _PARAMS_A_CALL = 100  # MLflow's limit
 _PARENT_TAG = "mlflow.parentRunId"

@@ -11,13 +11,12 @@ from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
-from runner.tracking.location import is_database, is_http, shown, sqlite_path
+from runner.tracking.location import is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
-from runner.tracking.reason import reason
+from runner.tracking.probe import probe, refused_by, unusable
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
 _KIND_TAG, _TRAINING = "mlflow.experimentKind", "custom_model_development"
-_CONNECT_TIMEOUT_S = 5
 
 
 @dataclass(frozen=True)
@@ -50,32 +49,14 @@ def open_store(uri: str, experiment: str) -> Store:
     """
     mlflow = load_mlflow()
     try:
-        _probe(uri)
+        probe(uri)
         with locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext():
             client = mlflow.MlflowClient(tracking_uri=uri)
             return Store(client, uri, _experiment_id(client, uri, experiment))
     except TrackingError:
         raise
     except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
-        raise TrackingError(
-            f"tracking.uri={shown(uri)} cannot be used: {reason(error)}; {_mend(uri, error)}"
-        ) from error
-
-
-def _probe(uri: str) -> None:
-    """Connects once to a database; MLflow itself would try for half an hour."""
-    path = sqlite_path(uri)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    elif is_database(uri):
-        import sqlalchemy
-
-        name = "timeout" if uri.startswith("mssql") else "connect_timeout"
-        engine = sqlalchemy.create_engine(uri, connect_args={name: _CONNECT_TIMEOUT_S})
-        try:
-            engine.connect().close()
-        finally:
-            engine.dispose()
+        raise refused_by(uri, error) from error
 
 
 def _lock_path(uri: str) -> Path:
@@ -88,6 +69,8 @@ def _lock_path(uri: str) -> Path:
 
 def _experiment_id(client: Any, uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name) or _create_experiment(client, uri, name)
+    if not found.experiment_id:
+        raise unusable(uri, "it answers with something else than MLflow does; name the address of an MLflow server")
     if found.lifecycle_stage != "active":
         raise TrackingError(
             f"tracking.experiment={name} is refused: it was deleted in {shown(uri)}; "
@@ -110,15 +93,3 @@ def _create_experiment(client: Any, uri: str, name: str) -> Any:
         if found is None:
             raise
         return found
-
-
-def _mend(uri: str, error: Exception) -> str:
-    if "out-of-date database schema" in str(error):
-        return f"back the database up, then `mlflow db upgrade {shown(uri)}`, or tracking.uri=<another store>"
-    if is_http(uri):
-        host = shown(uri).split("://", 1)[1].rstrip("/").partition(":")
-        port = host[2] or "80"
-        return (
-            f"start it (`mlflow server --host {host[0]} --port {port}`), or tracking.uri=<another>, or tracking=none"
-        )
-    return "mend it, or tracking.uri=sqlite:///<file>, or tracking=none"

@@ -17,10 +17,10 @@ from runner.tracking.base import Status, Tracker
 from runner.tracking.dead import mark_dead_runs
 from runner.tracking.location import absolute, default_uri, ui_lines
 from runner.tracking.mlflow_import import warn
+from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.send import Sender, may_pass
 from runner.tracking.store import Store, open_store
-from runner.tracking.reason import reason
 from runner.tracking.writer import Writer
 
 if TYPE_CHECKING:

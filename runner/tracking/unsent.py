@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
+from runner.outputs import append_whole
 from runner.paths import project_root
 from runner.tracking import places
 from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import load_mlflow
+from runner.tracking.reason import reason
 from runner.tracking.records import Record, from_json, to_json
 from runner.tracking.send import Sender, groups, may_pass
-from runner.tracking.reason import reason
 
 _REJECTED = ".rejected.jsonl"
 _REPLAY_ATTEMPTS, _REPLAY_DELAY_S = 3, 0.5
@@ -70,27 +70,13 @@ def write_somewhere(root: Path, name: str, uri: str, run_id: str, records: Seque
 
 
 def _write(path: Path, head: dict[str, str], records: Sequence[Record]) -> None:
-    with path.open("ab+") as file:
-        before = _whole_lines(file)
-        lines = [json.dumps(head)] if before == 0 else []
-        lines += [to_json(record) for record in records]
-        try:
-            file.truncate(before)
-            file.write("".join(f"{line}\n" for line in lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.truncate(path, before)
-                if before == 0:
-                    path.unlink()
-            raise
-
-
-def _whole_lines(file: IO[bytes]) -> int:
-    """Returns the bytes of a file's lines; a process that died in the middle of one left less than a line behind."""
-    file.seek(0)
-    return file.read().rfind(b"\n") + 1
+    held = path.read_bytes() if path.exists() else b""
+    whole = held.rfind(b"\n") + 1
+    if whole < len(held):  # a process died in the middle of its last line
+        os.truncate(path, whole)
+    lines = [] if whole else [json.dumps(head)]
+    lines += [to_json(record) for record in records]
+    append_whole(path, "".join(f"{line}\n" for line in lines).encode(), sync=True)
 
 
 def replay(path: Path, uri: str | None = None) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 import runner.dataset
 from runner.dataset import Dataset
 from runner.errors import EngineError
+from runner.outputs import required
 from runner.plan.table import plan_console
 from runner.schema import RunConfig
 from runner.signals import StopRequest
@@ -39,7 +40,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     console = plan_console()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with StopRequest():
         data = runner.dataset.load(config.dataset)
         command = shlex.join(["python", "-m", "runner.verify", *HydraConfig.get().overrides.task])
