@@ -20,16 +20,22 @@ class LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """Says once that records are left out."""
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if isinstance(error, OSError):
+            self._tell(error)
+        else:
             super().handleError(record)
-        elif not self._told:
-            self._told = True
-            warn(f"{self.baseFilename} can't be written ({error.strerror}); the run goes on without its log")
 
     def flush(self) -> None:
         """Flushes what the disk takes."""
-        with suppress(OSError):
+        try:
             super().flush()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            warn(f"{self.baseFilename} can't be written ({error.strerror}); the run goes on without its log")
 
     def close(self) -> None:
         """Closes the file, whatever of it the disk did not take."""

@@ -25,6 +25,7 @@ from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, va
 from runner.sweep.member import VALUES_FILE, write_parent
 from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides, key_of
+from runner.tracking import uri
 
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
@@ -63,6 +64,7 @@ class Sweep:
         settings, tracking = convert_group("sweep", config), convert_group("tracking", config)
         assert isinstance(settings, SweepConfig)
         assert isinstance(tracking, TrackingConfig)
+        uri.check(tracking)
         self.settings, self.tracking = settings, tracking
         self.folder = Path(str(config.hydra.sweep.dir)).absolute()
         self.varied = varied_values(arguments_of(config))

@@ -114,3 +114,55 @@ def test_a_store_that_hangs_does_not_hold_the_caller():
     assert not writer.flush(0.1)
     assert writer.abandon(0.1) == _points(0, 8)
     release.set()
+
+
+def test_points_do_not_wait_for_a_file_that_has_no_place(said):
+    stored = []
+
+    def send(group, *, unsure):  # noqa: ARG001
+        if isinstance(group[0], Tag):
+            raise OSError(28, "No space left on device")
+        stored.extend(group)
+
+    writer = Writer(send, may_pass=lambda _: True, warn=said.append, interval_s=0.01)
+    writer.add(Tag("a", "b"))
+    assert not writer.flush(0.1)
+    writer.add_points(_points(0, 30))
+    assert not writer.flush(0.2)
+    assert stored == _points(0, 30)
+    assert writer.abandon() == [Tag("a", "b")]
+    assert said == [
+        "the store is away (No space left on device); tags and files are kept and stored when that is mended"
+    ]
+
+
+def test_a_store_that_comes_and_goes_all_day_fills_no_log(writer, store, said):
+    for step in range(40):
+        store.error = OSError("Connection refused")
+        writer.add_points(_points(step, step + 1))
+        while writer._points.away_since is None:
+            time.sleep(0.001)
+        store.error = None
+        writer._points.due = 0.0
+        assert writer.flush(10)
+    assert store.kept == _points(0, 40)
+    assert len(said) < 20
+    assert said[-1].endswith("it comes and goes, of which no more is said")
+
+
+def test_more_points_than_the_memory_holds_become_half_of_them_and_that_is_said(store, said):
+    store.error = OSError("away")
+    writer = Writer(store, may_pass=lambda _: True, warn=said.append, interval_s=0.01, batch=10, most_waiting=100)
+    for step in range(200):
+        writer.add_points([Point("loss", float(step), 1, step), Point("accuracy", 0.5, 1, step)])
+    deadline = time.monotonic() + 10
+    while len(writer._points.waiting) > 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    kept = writer.abandon()
+    assert len(kept) + writer.left_out == 400
+    assert {point.key for point in kept} == {"loss", "accuracy"}
+    for key in ("loss", "accuracy"):
+        steps = [point.step for point in kept if point.key == key]
+        assert steps == sorted(set(steps)), "in order"
+        assert steps[0] <= 1
+    assert sum("every second one" in line for line in said) == 1

@@ -1,0 +1,136 @@
+"""A store that can't be opened is one line: the URI, what is wrong, who holds it, the mend; no SQL, no HTML."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from runner.errors import TrackingError
+from runner.tracking import probe
+from runner.tracking.location import sqlite_path
+from runner.tracking.store import open_store
+
+
+def said_of(uri: str) -> str:
+    with pytest.raises(TrackingError) as error:
+        open_store(uri, "tests")
+    text = str(error.value)
+    assert text.startswith("tracking.uri=")
+    assert text.endswith("or tracking.uri=<another store>, or tracking=none")
+    assert not any(word in text for word in ("\n", "SQL:", "SELECT", "sqlalche.me", "<html", "Traceback"))
+    assert len(text) < 600
+    return text
+
+
+def test_a_locked_file_names_who_holds_it(
+    uri: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(probe, "_LOCK_TIMEOUT_S", 0.2)
+    path = sqlite_path(uri)
+    assert path is not None
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        text = said_of(uri)
+    assert f"database is locked; process {os.getpid()} (" in text
+    assert f"holds {path}, and it stayed so" in text
+    assert capfd.readouterr().err == ""
+
+
+def test_other_files_are_not_taken_for_stores(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("no database, " * 100)
+    assert "file is not a database" in said_of(f"sqlite:///{tmp_path}/notes.db")
+    (tmp_path / "folder").mkdir()
+    assert "is a folder; name a file in it" in said_of(f"sqlite:///{tmp_path}/folder")
+    assert "name a file in a folder that can be written" in said_of(f"sqlite:///{tmp_path}/notes.db/a/b.db")
+    with sqlite3.connect(tmp_path / "photos.db") as other:
+        other.execute("CREATE TABLE photos (name TEXT)")
+    assert "is another program's database" in said_of(f"sqlite:///{tmp_path}/photos.db")
+    with sqlite3.connect(tmp_path / "photos.db") as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("photos",)]
+
+
+def test_a_damaged_file_is_said_to_be_one(uri: str, tmp_path: Path) -> None:
+    path = sqlite_path(uri)
+    assert path is not None
+    whole = path.read_bytes()
+    (tmp_path / "torn.db").write_bytes(whole[:8192] + bytes(len(whole) - 8192))
+    assert "is damaged or something else" in said_of(f"sqlite:///{tmp_path}/torn.db")
+
+
+@pytest.mark.parametrize(
+    ("version", "mend"),
+    [("c48cb773bb87", "`mlflow db upgrade sqlite:///"), ("ffffffffffff", "a newer MLflow made its tables")],
+)
+def test_another_mlflows_tables_say_which_way(uri: str, tmp_path: Path, version: str, mend: str) -> None:
+    path = sqlite_path(uri)
+    assert path is not None
+    shutil.copyfile(path, tmp_path / "other.db")
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("UPDATE alembic_version SET version_num = ?", (version,))
+    assert mend in said_of(f"sqlite:///{tmp_path}/other.db")
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers every request alike."""
+
+    code, body = 200, b""
+
+    def do_GET(self) -> None:
+        self.send_response(self.code)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_POST = do_GET  # noqa: N815 - the library's own name
+
+    def log_message(self, *_: object) -> None:
+        """Keeps quiet."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+PAGE = b"<!doctype html><html>" + b"<p>nothing here</p>" * 200 + b"</html>"
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "mend"),
+    [
+        (401, PAGE, "HTTP status 401; set MLFLOW_TRACKING_USERNAME"),
+        (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}', "MLFLOW_TRACKING_TOKEN"),
+        (404, PAGE, "HTTP status 404; name the address of an MLflow server"),
+        (429, PAGE, "HTTP status 429; it has too much to do"),
+        (500, PAGE, "HTTP status 500; look into the server's log"),
+        (503, PAGE, "HTTP status 503; look into the server's log"),
+        (200, PAGE, "something else than MLflow does; name the address"),
+        (200, b"[]", "something else than MLflow does; name the address"),
+        (200, b"{}", "something else than MLflow does; name the address"),
+    ],
+)
+def test_a_server_that_is_none_of_mlflows_says_its_status(
+    address: str, monkeypatch: pytest.MonkeyPatch, code: int, body: bytes, mend: str
+) -> None:
+    monkeypatch.setattr(Answer, "code", code)
+    monkeypatch.setattr(Answer, "body", body)
+    text = said_of(f"http://ann:secret@{address}")
+    assert mend in text
+    assert "secret" not in text
+
+
+def test_a_drivers_words_do_not_tell_the_password() -> None:
+    uri = "postgresql+psycopg://ann:se-cret@host/runs"
+    error = ValueError(f"can't connect to {uri} with se-cret: FATAL")
+    assert "se-cret" not in str(probe.refused_by(uri, error))
