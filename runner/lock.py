@@ -60,10 +60,9 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> It
     try:
         held = _acquire(handle, path, say, what)
         if held:
-            with contextlib.suppress(OSError):  # a full disk has no room for the name of who holds the lock
-                os.ftruncate(handle, 0)
-                os.lseek(handle, 0, os.SEEK_SET)
-                os.write(handle, str(os.getpid()).encode())
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, str(os.getpid()).encode())
         try:
             yield
         finally:
