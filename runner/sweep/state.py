@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checkpoint.arguments import folder_of
+from runner.checks import check_sweep
 from runner.config import convert, convert_group, resolved
 from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
@@ -63,6 +64,7 @@ class Sweep:
         settings, tracking = convert_group("sweep", config), convert_group("tracking", config)
         assert isinstance(settings, SweepConfig)
         assert isinstance(tracking, TrackingConfig)
+        check_sweep(settings)
         self.settings, self.tracking = settings, tracking
         self.folder = Path(str(config.hydra.sweep.dir)).absolute()
         self.varied = varied_values(arguments_of(config))
