@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from dataclasses import replace
 
-from runner import checks_trainer, layout, mesh
-from runner.checks_values import one_of, positive, within
+from runner import checks_optimizer, checks_trainer, layout, mesh, metrics
+from runner.checks_values import changed, finite, numbers, one_of, positive, within
 from runner.dataset.splits import parse_split
 from runner.engine import jax_environment
 from runner.errors import refuse
 from runner.model import target
-from runner.optimizer import RULE_KEYS, SCHEDULES
-from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from runner.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig, SweepConfig
 from runner.tracking import uri
 
 ENGINES = ("keras_dtensor", "core_dtensor", "jax")
+_MOST_THREADS = 1024
+_OF_JAX = ("loop", "data", "compilation_cache")
+_OF_DTENSOR = ("combine_all_reduces", "intra_op_threads", "canary")
 
 
 def check(config: RunConfig) -> None:
@@ -31,12 +34,11 @@ def check(config: RunConfig) -> None:
         jax_environment.check_installed()
     _check_against(config)
     _check_precision(config)
-    if config.engine.intra_op_threads is not None:
-        positive("engine.intra_op_threads", config.engine.intra_op_threads)
+    _check_engine_keys(config.engine)
     config.mesh.axes = mesh.resolve_axes(config.mesh)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
-    _check_optimizer(config.optimizer)
+    checks_optimizer.check(config.optimizer)
     _check_dataset(config.dataset)
     checks_trainer.check(config.trainer)
     positive("verify.steps", config.verify.steps)
@@ -55,8 +57,47 @@ def check(config: RunConfig) -> None:
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
     if config.export.folder is not None and not config.export.folder.strip():
         raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")
-    one_of("sweep.direction", config.sweep.direction, ("maximize", "minimize"))
+    check_sweep(config.sweep)
     _check_batches(config)
+    if config.trainer.on_nan == "restore":
+        trainer = config.trainer
+        checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
+    finite(config.model.options, "model.")
+    numbers(replace(config, model=ModelConfig()))
+
+
+def _check_engine_keys(config: EngineConfig) -> None:
+    """Refuses keys of the other engines; at their defaults they stand in no option's file, but in the schema."""
+    key, threads = "engine.intra_op_threads", config.intra_op_threads
+    if threads is not None:
+        positive(key, threads)
+        if threads > _MOST_THREADS:
+            raise refuse(key, threads, allowed=f"at most {_MOST_THREADS}", mend=f"leave {key} out")
+    for other in changed(config, _OF_DTENSOR if config.name == "jax" else _OF_JAX):
+        raise refuse(
+            f"engine.{other}",
+            getattr(config, other),
+            allowed=f"engine {config.name} has no such key",
+            mend=f"leave {other} out, or set engine={'keras_dtensor' if config.name == 'jax' else 'jax'}",
+        )
+
+
+def check_sweep(config: SweepConfig) -> None:
+    """Checks what a sweep compares its jobs by.
+
+    Raises:
+      ConfigError: no run logs that metric, or its best job would be the worst.
+    """
+    one_of("sweep.direction", config.direction, metrics.DIRECTIONS)
+    one_of("sweep.metric", config.metric, tuple(metrics.LOGGED))
+    better = metrics.LOGGED[config.metric]
+    if better not in (None, config.direction):
+        raise refuse(
+            "sweep.direction",
+            config.direction,
+            allowed=f"{better} with sweep.metric={config.metric}, the worst job would be the best otherwise",
+            mend=f"set sweep.direction={better}",
+        )
 
 
 def _check_precision(config: RunConfig) -> None:
@@ -89,96 +130,6 @@ def _check_against(config: RunConfig) -> None:
         jax_environment.check_installed(key)
     elif importlib.util.find_spec("tensorflow") is None:
         raise refuse(key, other, allowed="it needs tensorflow, which is not installed", mend="pip install -e .")
-
-
-def _check_optimizer(config: OptimizerConfig) -> None:
-    one_of("optimizer.name", config.name, tuple(RULE_KEYS))
-    within("optimizer.learning_rate", config.learning_rate, 0.0, math.inf, open_low=True)
-    used = RULE_KEYS[config.name]
-    for key in sorted(set().union(*RULE_KEYS.values())):
-        if getattr(config, key) is not None and key not in used:
-            raise refuse(
-                f"optimizer.{key}",
-                getattr(config, key),
-                allowed=f"{config.name} has {', '.join(used)}",
-                mend=f"leave {key} out or choose an optimizer that has it",
-            )
-        if getattr(config, key) is None and key in used:
-            raise refuse(f"optimizer.{key}", None, allowed=f"{config.name} needs a value", mend=f"set optimizer.{key}")
-    for key in ("beta_1", "beta_2", "momentum", "rho"):
-        within(f"optimizer.{key}", getattr(config, key), 0.0, 1.0)
-    within("optimizer.weight_decay", config.weight_decay, 0.0, math.inf)
-    within("optimizer.epsilon", config.epsilon, 0.0, math.inf, open_low=True)
-    for key in ("frozen_step", "reread_slots"):
-        if getattr(config, key) and config.name != "adam":
-            raise refuse(
-                f"optimizer.{key}", True, allowed="a slip of an Adam, for optimizer=adam", mend=f"leave {key} out"
-            )
-    if config.nesterov and not config.momentum:
-        raise refuse(
-            "optimizer.nesterov",
-            True,
-            allowed="nesterov looks ahead along the momentum, which is 0",
-            mend="set optimizer.momentum=0.9 or optimizer.nesterov=false",
-        )
-    within("optimizer.ema.decay", config.ema.decay, 0.0, 1.0)
-    _check_clip(config.clip)
-    _check_schedule(config.schedule)
-
-
-def _check_clip(config: ClipConfig) -> None:
-    given = {key: value for key in ("norm", "global_norm", "value") if (value := getattr(config, key)) is not None}
-    if len(given) > 1:
-        raise refuse(
-            f"optimizer.clip.{list(given)[1]}",
-            list(given.values())[1],
-            allowed=f"only one kind of clipping, and clip.{next(iter(given))} is set",
-            mend=f"set optimizer.clip.{next(iter(given))}=null or leave this one out",
-        )
-    for key, value in given.items():
-        within(f"optimizer.clip.{key}", value, 0.0, math.inf, open_low=True)
-
-
-def _check_schedule(config: ScheduleConfig) -> None:
-    key = "optimizer.schedule"
-    one_of(f"{key}.name", config.name, SCHEDULES)
-    if config.warmup_steps < 0:
-        raise refuse(f"{key}.warmup_steps", config.warmup_steps, allowed="0 or more", mend=f"set {key}.warmup_steps=0")
-    if config.decay_steps is not None:
-        positive(f"{key}.decay_steps", config.decay_steps)
-    within(f"{key}.decay_rate", config.decay_rate, 0.0, math.inf, open_low=True)
-    within(f"{key}.final_factor", config.final_factor, 0.0, math.inf)
-    if config.name == "exponential" and config.decay_steps is None:
-        raise refuse(f"{key}.decay_steps", None, allowed="exponential needs it", mend=f"set {key}.decay_steps=1000")
-    if config.warmup_steps and config.name != "cosine":
-        raise refuse(
-            f"{key}.warmup_steps",
-            config.warmup_steps,
-            allowed="only cosine warms up",
-            mend=f"set {key}.name=cosine or {key}.warmup_steps=0",
-        )
-    if config.name == "piecewise":
-        if sorted(set(config.boundaries)) != config.boundaries or any(step < 1 for step in config.boundaries):
-            raise refuse(
-                f"{key}.boundaries",
-                config.boundaries,
-                allowed="steps of at least 1 that rise",
-                mend=f"set {key}.boundaries=[500,1000]",
-            )
-        if not config.boundaries or len(config.factors) != len(config.boundaries) + 1:
-            raise refuse(
-                f"{key}.factors",
-                config.factors,
-                allowed=f"one more than the {len(config.boundaries)} boundaries, of which there must be one at least",
-                mend=f"set {key}.boundaries=[500] {key}.factors=[1.0,0.1]",
-            )
-    elif config.boundaries or config.factors:
-        raise refuse(
-            f"{key}.boundaries",
-            config.boundaries,
-            allowed=f"schedule {config.name} has none",
-            mend=f"set {key}.name=piecewise",
-        )
 
 
 def _check_dataset(config: DatasetConfig) -> None:

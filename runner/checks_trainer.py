@@ -6,9 +6,9 @@ import math
 
 from runner.checks_values import one_of, positive, within
 from runner.errors import refuse
+from runner.metrics import EVALUATED
 from runner.schema_trainer import TrainerConfig
 
-_METRICS = ("eval/accuracy", "eval/loss")
 _LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
 
 
@@ -56,7 +56,7 @@ def _check_checkpoint(config: TrainerConfig) -> None:
         positive(f"{key}.every_steps", checkpoint.every_steps)
     within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)
     if checkpoint.best is not None:
-        one_of(f"{key}.best", checkpoint.best, _METRICS)
+        one_of(f"{key}.best", checkpoint.best, EVALUATED)
 
 
 def _check_early_stopping(config: TrainerConfig) -> None:
@@ -65,7 +65,7 @@ def _check_early_stopping(config: TrainerConfig) -> None:
     within(f"{key}.min_delta", early.min_delta, 0.0, math.inf)
     if early.metric is None:
         return
-    one_of(f"{key}.metric", early.metric, _METRICS)
+    one_of(f"{key}.metric", early.metric, EVALUATED)
     best = config.checkpoint.best
     if config.checkpoint.enabled and best != early.metric:
         raise refuse(

@@ -16,6 +16,7 @@ from omegaconf.errors import (
 )
 
 from runner import checks
+from runner.checks_values import leaves
 from runner.errors import ConfigError, refuse
 from runner.schema import ModelConfig, RunConfig
 
@@ -46,9 +47,17 @@ def convert(composed: DictConfig) -> RunConfig:
     typed = {name: convert_group(name, composed) for name in _GROUPS}
     config = RunConfig(**typed)
     for word in _WORDS:
+        _check_missing("???" if OmegaConf.is_missing(composed, word) else "", f"{word}.")
         setattr(config, word, None if composed.get(word) is None else str(composed[word]))
     checks.check(config)
     return config
+
+
+def _check_missing(content: object, prefix: str = "") -> None:
+    """Refuses a value that is still `???`, wherever it stands; a dataclass's default would take its place unseen."""
+    for key, value in leaves(content, prefix):
+        if value == "???":
+            raise ConfigError(f"{key} is refused: it has no value (???); set it, as {key}=...")
 
 
 def convert_group(name: str, composed: DictConfig) -> Any:
@@ -64,12 +73,15 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     Raises:
       ConfigError: an unknown key or a wrong type.
     """
+    if OmegaConf.is_missing(composed, name):
+        _check_missing("???", f"{name}.")
     node = composed.get(name)
     if node is None:
         raise refuse(name, None, allowed="every group needs an option", mend=f"leave {name} out to get the default")
     if not isinstance(node, DictConfig):
         raise refuse(name, node, allowed="an option of the group or keys under it", mend=f"write {name}.key=value")
     try:
+        _check_missing(OmegaConf.to_container(node), f"{name}.")
         if name == "model":
             return _model(node)
         for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
@@ -85,7 +97,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
 
 
 def _model(node: DictConfig) -> ModelConfig:
-    content = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    content = OmegaConf.to_container(node, resolve=True)
     assert isinstance(content, dict)
     target = content.pop("_target_", "")
     if not isinstance(target, str):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from runner import lengths
 from runner.dataset import Dataset, Split
 from runner.dataset.pipeline import Plan, eval_plan, gather, train_plan
 from runner.dataset.prefetch import Prefetcher
@@ -54,7 +55,8 @@ def call_size(config: RunConfig, split: Split, held: bool) -> CallSize:
       split: training examples.
       held: the devices hold the split's images.
     """
-    fixed, batch_size = config.trainer.steps_per_call, config.dataset.batch_size
+    batch_size, epoch = config.dataset.batch_size, lengths.epoch_steps(config, split.size)
+    fixed = None if config.trainer.steps_per_call is None else min(config.trainer.steps_per_call, epoch)
     if held:
         return CallSize(fixed, split.labels[:1].nbytes * batch_size, _MOST_HELD_STEPS)
     return CallSize(fixed, split.images[:1].nbytes * batch_size)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner import feed, optimizer, stopping
+from runner import feed, lengths, optimizer, stopping
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver
 from runner.dataset import Dataset
-from runner.dataset.pipeline import steps_in_epoch
 from runner.display import Display
 from runner.engine.base import Array, Engine, EvalMetrics, holds_images
-from runner.errors import ConfigError, EngineError, Interrupted, NotFiniteError, refuse
+from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.history import History, LogPoints, Meter, Restore
 from runner.profile import Profiler
 from runner.schema import RunConfig
@@ -62,41 +61,6 @@ class Result:
     ended: str
     epoch_loss: float
     epoch_accuracy: float
-
-
-def epoch_steps(config: RunConfig, examples: int) -> int:
-    """Returns the steps of one epoch.
-
-    Raises:
-      ConfigError: the split holds less than one batch, or fewer than the config wants.
-    """
-    batch = config.dataset.batch_size
-    steps = steps_in_epoch(examples, batch, config.dataset.remainder)
-    if not steps:
-        raise refuse(
-            "dataset.batch_size",
-            batch,
-            allowed=f"at most {examples}, the examples of split {config.dataset.train}",
-            mend="choose a smaller batch or dataset.remainder=pad",
-        )
-    for key in ("steps_per_epoch", "overfit_batches"):
-        wanted = getattr(config.trainer, key)
-        if wanted is not None and wanted > steps:
-            raise ConfigError(
-                f"trainer.{key}={wanted} is refused: split {config.dataset.train} has {steps} batches of "
-                f"{batch}; set trainer.{key}={steps} or less"
-            )
-        steps = wanted or steps
-    return min(steps, config.trainer.limit_train_batches or steps)
-
-
-def eval_batch_size(config: RunConfig) -> int:
-    """Returns the global batch size of evaluations, a multiple of the batch axis."""
-    if config.dataset.eval_batch_size is not None:
-        return config.dataset.eval_batch_size
-    axis = config.layout.inputs["image"][0]
-    size = config.mesh.axes[axis] if axis else 1
-    return -(-max(config.dataset.batch_size, 1000) // size) * size
 
 
 @dataclass(frozen=True)
@@ -218,8 +182,8 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
 
 
 def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None) -> _Run:
-    trainer, per_epoch = config.trainer, epoch_steps(config, data.train.size)
-    total = trainer.epochs * per_epoch
+    trainer, per_epoch = config.trainer, lengths.epoch_steps(config, data.train.size)
+    total = lengths.total_steps(config, data.train.size)
 
     def rate(step: int) -> float:
         return float(optimizer.learning_rate(config.optimizer, step, total))
@@ -348,7 +312,7 @@ def _log_rate(log: LogPoints, step: int, rate: float, batch_size: int) -> None:
 
 def _evaluate(run: _Run) -> EvalMetrics:
     split, trainer = feed.evaluated_split(run.config, run.data), run.config.trainer
-    batches = feed.evaluation(split, eval_batch_size(run.config), trainer.limit_eval_batches)
+    batches = feed.evaluation(split, lengths.eval_batch_size(run.config, split.size), trainer.limit_eval_batches)
 
     def interruptible() -> feed.HostBatchIterator:
         for batch in batches:

@@ -24,7 +24,12 @@ RULE_KEYS: Mapping[str, tuple[str, ...]] = {
     "sgd": ("momentum", "nesterov"),
     "rmsprop": ("rho", "momentum", "epsilon", "centered"),
 }
-SCHEDULES = ("constant", "cosine", "exponential", "piecewise")
+SCHEDULE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "constant": (),
+    "cosine": ("warmup_steps", "decay_steps", "final_factor"),
+    "exponential": ("decay_steps", "decay_rate", "staircase"),
+    "piecewise": ("boundaries", "factors"),
+}
 
 Slots = dict[str, Any]
 Update = Callable[[Any, Any, Slots, Any, Any], tuple[Any, Slots]]

@@ -190,8 +190,8 @@ class DatasetConfig:
     Attributes:
       name: a TFDS builder's name, or `digits` (scikit-learn's).
       batch_size: global batch size, over all devices.
-      eval_batch_size: global batch size of evaluations; null: the larger of `batch_size` and 1,000, rounded up to
-        what the batch axis divides.
+      eval_batch_size: global batch size of evaluations, no larger than the split; null: the larger of `batch_size` and
+        1,000, rounded up to what the batch axis divides.
       train: TFDS split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
       eval: likewise.
       shuffle: draw a new order each epoch, from the seed and the epoch's number.

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.dataset
-from runner import feed, loop, mesh, plots, profile
+from runner import cautions, feed, lengths, loop, mesh, plots, profile
 from runner.checkpoint import recovery
 from runner.checkpoint.resume import load
 from runner.config import flatten, resolved
@@ -59,10 +59,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print(config_tree(content))
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    for warning in cautions.of_config(config):
+        _warn(console, warning)
     before = recovery.open_previous(config, content)
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
-        total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
+        total = lengths.total_steps(config, data.train.size)
+        lengths.check_memory(config, data.train)
         recovery.check_unfinished(config, before, total)
         profile.check(config, total)
         command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
@@ -80,8 +83,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                     load(engine, before.checkpoint)
                 warnings, measures = _log_plan(config, engine, data, tracker, folder)
             points.log_changed(before.checkpoint.step if before else 0, measures)
+            warnings += cautions.of_rates(config.optimizer, total) + _doubted_outputs(config, engine, data)
             for warning in warnings:
-                console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+                _warn(console, warning)
             _say_examples(console, config, data)
             display = make_display(config.trainer.progress, console, config.trainer.epochs, _evaluated(config))
 
@@ -170,6 +174,16 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
         )
 
 
+def _warn(console: Console, warning: str) -> None:
+    console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+
+
+def _doubted_outputs(config: RunConfig, engine: Engine, data: Dataset) -> list[str]:
+    """Returns a warning where the model gives no logits, by its outputs for one batch; evaluation compiles no more."""
+    batch = feed.evaluation(data.eval, lengths.eval_batch_size(config, data.eval.size), 1)
+    return cautions.of_outputs(engine.evaluate(batch).logits)
+
+
 def _data_spec(data: Dataset) -> DataSpec:
     height, width, channels = data.train.images.shape[1:]
     return DataSpec((int(height), int(width), int(channels)), data.num_classes)
@@ -244,7 +258,7 @@ def _record_result(
     seen = feed.evaluated_split(config, data)
     files: dict[str, Callable[[Path], object]] = {
         "curves.png": lambda path: plots.curves(
-            path, history.train, history.evaluations, loop.epoch_steps(config, data.train.size), _evaluated(config)
+            path, history.train, history.evaluations, lengths.epoch_steps(config, data.train.size), _evaluated(config)
         ),
         "confusion.png": lambda path: plots.confusion(path, evaluated.confusion, data.class_names),
         "wrong.png": lambda path: plots.wrong(path, seen.images, seen.labels, evaluated.logits, data.class_names),

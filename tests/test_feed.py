@@ -115,6 +115,12 @@ def test_calls_of_images_that_are_held_may_be_longer() -> None:
     assert feed.call_size(run, data, held=True).capacity == 7
 
 
+def test_a_fixed_size_is_cut_to_what_an_epoch_has() -> None:
+    data, run = split(53), config(5)
+    run.trainer.steps_per_call = 99_999_999
+    assert [feed.call_size(run, data, held=held).capacity for held in (False, True)] == [10, 10]
+
+
 def test_a_limit_ends_the_evaluation_after_that_many_batches() -> None:
     batches = list(feed.evaluation(split(40), 8, 2))
     np.testing.assert_array_equal(np.concatenate([each.labels[0] for each in batches]), np.arange(1, 17))

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from runner import loop, profile
+from runner import lengths, loop, profile
 from runner.checkpoint import storage
 from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
@@ -230,7 +230,7 @@ def test_a_limit_cuts_epochs_and_is_no_error_for_a_small_split(tmp_path: Path) -
     assert result.steps == 6
     assert train(config(limit_train_batches=300), NumpyEngine(), tmp_path / "b")[0].steps == 2 * STEPS
     with pytest.raises(ConfigError, match=r"trainer\.steps_per_epoch=300 is refused"):
-        loop.epoch_steps(config(steps_per_epoch=300), EXAMPLES)
+        lengths.epoch_steps(config(steps_per_epoch=300), EXAMPLES)
 
 
 def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_them(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_th
 
 def test_overfitting_on_more_batches_than_there_are_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.overfit_batches=11 is refused: split train has 10 batches"):
-        loop.epoch_steps(config(overfit_batches=11), EXAMPLES)
+        lengths.epoch_steps(config(overfit_batches=11), EXAMPLES)
 
 
 @pytest.mark.parametrize(("start", "steps"), [(0, 1), (4, 5), (9, 2), (18, 2)])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.refusals import ROOT, Refusal, assert_refused, name, refusal, refuse_all
+
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
 
 USER_MODULE = """
@@ -32,18 +31,6 @@ def needs_width(keras, input_shape, num_classes, width):
 def takes_keras_only(keras):
     ...
 """
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """One bad command line: its overrides, and what the one line of stderr must hold."""
-
-    args: tuple[str, ...]
-    shown: tuple[str, ...]
-
-
-def refusal(args: str, *shown: str) -> Refusal:
-    return Refusal(tuple(args.split()), shown)
 
 
 REFUSALS = [
@@ -263,20 +250,6 @@ THROUGH_THE_PROCESS = [
 ]
 
 
-def _assert_refused(case: Refusal, out: str, err: str) -> None:
-    assert out == ""
-    assert "Traceback" not in err
-    assert err.startswith("error: ")
-    assert err.endswith("\n")
-    assert len(err.splitlines()) == 1
-    for part in case.shown:
-        assert part in err
-
-
-def _name(case: Refusal) -> str:
-    return " ".join(case.args)
-
-
 def _write_user_modules(folder: Path) -> None:
     (folder / "user_module.py").write_text(USER_MODULE)
     (folder / "user_broken.py").write_text("def build(:\n")
@@ -293,35 +266,17 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], d
     """What each of REFUSALS did, all in one process of their own; each had the folder `<number>` for its run."""
     folder = tmp_path_factory.mktemp("refused")
     _write_user_modules(folder)
-    lines = [[*case.args, f"hydra.run.dir={folder / str(number)}"] for number, case in enumerate(REFUSALS)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.refusal_worker"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["heavy"] == []
-    left = {number: (folder / str(number)).exists() for number in range(len(REFUSALS))}
-    return {
-        case.args: result | {"left": left[number]}
-        for number, (case, result) in enumerate(zip(REFUSALS, answer["results"], strict=True))
-    }
+    return refuse_all(REFUSALS, folder)
 
 
-@pytest.mark.parametrize("case", REFUSALS, ids=_name)
+@pytest.mark.parametrize("case", REFUSALS, ids=name)
 def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
     case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]
 ) -> None:
     result = refused[case.args]
     assert not result["reached"], "the command ran"
     assert result["code"] == 2
-    _assert_refused(case, result["out"], result["err"])
+    assert_refused(case, result["out"], result["err"])
     assert not result["left"]
 
 
@@ -329,8 +284,8 @@ def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedPr
     """Runs the real command where importing anything heavy ends the process with exit code 1."""
     blocked = folder / "blocked"
     blocked.mkdir()
-    for name in HEAVY:
-        (blocked / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    for module in HEAVY:
+        (blocked / f"{module}.py").write_text(f"raise SystemExit('imported {module}')\n")
     kept = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     return subprocess.run(
         [sys.executable, "-m", "runner", *args],
@@ -345,10 +300,10 @@ def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize("args", THROUGH_THE_PROCESS)
 def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: str, user_folder: Path) -> None:
-    case = next(case for case in REFUSALS if _name(case) == args)
+    case = next(case for case in REFUSALS if name(case) == args)
     done = _run(user_folder, *case.args, f"hydra.run.dir={user_folder / 'run'}")
     assert done.returncode == 2
-    _assert_refused(case, done.stdout, done.stderr)
+    assert_refused(case, done.stdout, done.stderr)
     assert not (user_folder / "run").exists()
 
 

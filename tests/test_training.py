@@ -54,6 +54,25 @@ def test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate(tmp_p
     check_profile(client, found.info.run_id, tmp_path)
 
 
+SOFTMAX = """
+def build(keras, input_shape, num_classes):
+    layers = keras.layers
+    last = layers.Dense(num_classes, activation="softmax", name="shares")
+    return keras.Sequential([keras.Input(input_shape), layers.Flatten(), last])
+"""
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "soft.py").write_text(SOFTMAX)
+    short = ["trainer.epochs=1", "trainer.limit_train_batches=1", "tracking=none", "trainer.checkpoint.enabled=false"]
+    done = run(tmp_path, f"engine={engine}", *short, "model=custom", "model._target_=soft.build")
+    before = done.stdout[: done.stdout.index("epoch 1/1")]
+    assert (
+        before.count("warning: ") == before.count("warning: the model's outputs sum to 1, as those of a softmax") == 1
+    )
+
+
 def check_profile(client: object, run_id: str, folder: Path) -> None:
     """Checks that both forms of a trace were recorded, and that the JSON holds named, timed events."""
     from mlflow import MlflowClient

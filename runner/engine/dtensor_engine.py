@@ -41,6 +41,7 @@ from runner.engine.storage import gather_for_use, read_held
 from runner.engine.trace import trace_tensorflow
 from runner.errors import EngineError
 from runner.model import target
+from runner.model.builder import check_trainable
 from runner.schema import RunConfig
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class DTensorEngine:
         check_layouts(self._variables, layouts)
         trainable = {id(variable) for variable in self._model.trainable_variables}
         self._trained = [path for path, variable in self._variables.items() if id(variable) in trainable]
+        check_trainable(self._trained, self._config.model)
         self._slots = {
             f"optimizer/{slot}/{path}": zeros(self._variables[path])
             for path in self._trained

@@ -12,7 +12,15 @@ from runner.engine.outputs import Outputs
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_outputs, check_paths, parameters, policy_name, refuse_padding
+from runner.model.builder import (
+    check_kind,
+    check_outputs,
+    check_paths,
+    check_trainable,
+    parameters,
+    policy_name,
+    refuse_padding,
+)
 from runner.schema import ModelConfig, RunConfig
 
 # Lists that Keras keeps beside the attributes; going through them would give a variable a second path.
@@ -221,6 +229,7 @@ def check_model(model: Any, config: RunConfig, num_classes: int) -> None:
         shape = model.compute_output_shape(image)
         check_outputs(shape if isinstance(shape, tuple | list) else (1,), num_classes, config.model)
     check_paths(Names(model).variables, config.model)
+    check_trainable(model.trainable_variables, config.model)
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
             raise refuse_padding(layer.name)

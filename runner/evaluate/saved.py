@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runner import feed, loop
+from runner import feed, lengths
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.recovery import Previous
@@ -74,7 +74,7 @@ def evaluated(config: RunConfig, engine: Engine, split: Split, limit: int | None
       split: every example counts once.
       limit: evaluates that many batches only; null: every example.
     """
-    return engine.evaluate(feed.evaluation(split, loop.eval_batch_size(config), limit))
+    return engine.evaluate(feed.evaluation(split, lengths.eval_batch_size(config, split.size), limit))
 
 
 def split_key(text: str) -> str:

@@ -36,7 +36,8 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **giv
         return builder(**given, **config.options)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        end = f"; {mend}" if mend else ""
+        options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
+        end = (f"; it was given {options}" if options else "") + (f"; {mend}" if mend else "")
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
 
 
@@ -63,6 +64,23 @@ def check_outputs(shape: Sequence[int | None], num_classes: int, config: ModelCo
         raise ConfigError(
             f"model._target_={config.target} is refused: the model gives {list(shape)}, allowed is [batch, "
             f"{num_classes}], one logit a class of the dataset; end it in a layer of that size"
+        )
+
+
+def check_trainable(trained: Sequence[Any], config: ModelConfig) -> None:
+    """Checks that a model has something to train.
+
+    Args:
+      trained: its trainable variables, or their paths.
+      config: the model's.
+
+    Raises:
+      ConfigError: it has nothing.
+    """
+    if not trained:
+        raise ConfigError(
+            f"model._target_={config.target} is refused: the model has nothing to train, no variable or none that is "
+            "trainable; give it a layer with weights, or leave layer.trainable at True"
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 
 import runner.dataset
-from runner import layout, paths
+from runner import layout, lengths, paths
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches, hold, holds_images
 from runner.engine.dtensor import skip_graph_optimizer
@@ -31,6 +31,7 @@ def plan_config(config: RunConfig) -> Plan:
       DataError: the dataset is not there and can't be fetched.
     """
     data = runner.dataset.load(config.dataset)
+    lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
     height, width, channels = data.train.images.shape[1:]
     data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)
     engine = make_engine(on_cpu(config), data_spec, 1, planning=True)

@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checkpoint.arguments import folder_of
+from runner.checks import check_sweep
 from runner.config import convert, convert_group, resolved
 from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
@@ -65,6 +66,7 @@ class Sweep:
         assert isinstance(settings, SweepConfig)
         assert isinstance(tracking, TrackingConfig)
         uri.check(tracking)
+        check_sweep(settings)
         self.settings, self.tracking = settings, tracking
         self.folder = Path(str(config.hydra.sweep.dir)).absolute()
         self.varied = varied_values(arguments_of(config))

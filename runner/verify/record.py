@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.dataset
+from runner import cautions
 from runner.dataset import Dataset
 from runner.errors import EngineError
 from runner.outputs import required
@@ -42,6 +43,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     content = resolved(config, composed)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    for warning in cautions.of_config(config):
+        console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with StopRequest():
         data = runner.dataset.load(config.dataset)
         command = shlex.join(["python", "-m", "runner.verify", *HydraConfig.get().overrides.task])

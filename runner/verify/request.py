@@ -14,7 +14,7 @@ from runner.dataset import Dataset
 from runner.dataset.pipeline import gather
 from runner.engine.base import Array, DataSpec, HostBatches
 from runner.feed import CallSize, epoch_plan
-from runner.loop import epoch_steps
+from runner.lengths import check_verified, epoch_steps, total_steps
 from runner.schema import RunConfig
 
 _REQUEST, _BATCHES = "request.json", "batches.npz"
@@ -64,6 +64,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     Raises:
       ConfigError: the split holds less than one batch, or fewer than `trainer.steps_per_epoch`.
     """
+    check_verified(config, data.train)
     per_epoch = epoch_steps(config, data.train.size)
     images: list[Array] = []
     labels: list[Array] = []
@@ -80,7 +81,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     stack = HostBatches(np.concatenate(images), np.concatenate(labels), np.concatenate(weights), config.verify.steps)
     height, width, channels = (int(size) for size in stack.images.shape[2:])
     spec = DataSpec((height, width, channels), data.num_classes)
-    return Request(config, spec, config.trainer.epochs * per_epoch, stack)
+    return Request(config, spec, total_steps(config, data.train.size), stack)
 
 
 def write_request(folder: Path, request: Request) -> None:

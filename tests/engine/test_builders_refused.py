@@ -52,6 +52,12 @@ def taken(keras, input_shape, num_classes):
     return _net(keras, input_shape, num_classes, lambda x: keras.layers.Dense(4, name="ema")(x))
 
 
+def frozen(keras, input_shape, num_classes):
+    model = _net(keras, input_shape, num_classes, lambda x: x)
+    model.trainable = False
+    return model
+
+
 def norm(keras, input_shape, num_classes):
     return _net(keras, input_shape, num_classes, lambda x: keras.layers.BatchNormalization(name="norm")(x))
 """
@@ -69,6 +75,8 @@ CASES = [
     ("noise", [], ["layer my_noise", "GaussianNoise", "keras.layers.Dropout"]),
     ("taken", [], ["a layer has the name 'ema'", "ema_layer"]),
     ("taken", ["engine=jax"], ["a layer has the name 'ema'", "ema_layer"]),
+    ("frozen", [], ["model._target_=refused_models.frozen", "nothing to train"]),
+    ("frozen", ["engine=jax"], ["model._target_=refused_models.frozen", "nothing to train"]),
     ("norm", ["dataset.remainder=pad"], ["dataset.remainder=pad", "batch statistics of layer norm", "drop"]),
 ]
 

@@ -1,0 +1,282 @@
+"""Fuzzes command lines: each is refused in one line that names a key of it, or works.
+
+Each is answered first by `tests.campaign.fuzz_worker`, which composes and checks the config and runs nothing. What
+it accepts is run for real, on scikit-learn's digits for two steps. Both happen in a folder with files that must be as
+they were afterwards. Command lines that come to the same config under the same command share a run: a config is all
+that a command is given. An option that makes a sweep is one run here, by `hydra.mode=RUN`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import re
+import resource
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests import forks
+from tests.campaign.base import Case
+from tests.campaign.fuzz_cases import SAVED, Drawer, Line, key_of
+
+CASES = 150
+_WORKERS = 2
+_ANSWER_S, _RUN_S, _END_S = 60.0, 90.0, 60.0
+_MEMORY = 16 << 30  # of addresses, which a library takes many more of than of memory
+_BASE = (
+    *("engine=jax", "dataset=digits", "tracking=none", "trainer.epochs=1", "trainer.limit_train_batches=2"),
+    *("trainer.limit_eval_batches=1", "verify.steps=2", "dataset.download=false", "trainer.progress=lines"),
+    *("trainer.checkpoint.folder=checkpoints", "export.folder=export", "hydra.run.dir=run", "hydra.sweep.dir=sweep"),
+)
+_ONE = "hydra.mode=RUN"  # whatever an option says
+_CANARIES = {"data.csv": "1,2\n", "keep/notes.txt": "notes\n", "run.txt": "mine\n", ".hidden": "too\n"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command line ended.
+
+    Attributes:
+      code: the exit code; None where it hung or broke what ran it.
+      out: what it printed.
+      err: what it printed on stderr.
+    """
+
+    code: int | None
+    out: str
+    err: str
+
+
+def run(cases: int, seed: int, folder: Path, real: int | None = None) -> Iterator[Case]:
+    """Tries command lines.
+
+    Args:
+      cases: how many.
+      seed: decides what they are.
+      folder: an empty one.
+      real: how many of those that are accepted are run; null: all of them.
+    """
+    drawer, campaign = Drawer(random.Random(seed)), _Campaign(folder, real)
+    lines = [drawer.line() for _ in range(cases)]
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        try:
+            yield from pool.map(campaign.tried, range(cases), lines)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            campaign.close()
+
+
+class _Campaign:
+    """What the cases share: the processes that answer, a saved run, and runs that stand for several cases."""
+
+    def __init__(self, folder: Path, real: int | None) -> None:
+        self._folder, self._left = folder, real
+        self._answerers: queue.SimpleQueue[_Answerer] = queue.SimpleQueue()
+        for _ in range(_WORKERS):
+            self._answerers.put(_Answerer())
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[str, str], Future[tuple[bool, str]]] = {}
+        self._saved: Future[str] | None = None
+
+    def close(self) -> None:
+        """Ends the processes."""
+        while not self._answerers.empty():
+            self._answerers.get().close()
+
+    def tried(self, number: int, line: Line) -> Case:
+        """Tries one command line."""
+        place = self._folder / str(number) / "work"
+        lay_out(place)
+        arguments = line.arguments(_BASE if line.is_sweep else (*_BASE, _ONE))
+        shown = " ".join(["-m", line.command, *line.arguments(())]).replace("\n", "\\n")
+        name = f"{number}: {shown[:300]}"
+        held, note = self._outcome(place, line, arguments)
+        if held and (changed := touched(place)):
+            held, note = False, f"{note}; {changed}"
+        shutil.rmtree(place.parent, ignore_errors=True)
+        return Case(name, held, note)
+
+    def _outcome(self, place: Path, line: Line, arguments: list[str]) -> tuple[bool, str]:
+        if line.is_sweep:  # it answers by its jobs
+            return self._in_place(place, line, arguments)
+        answerer = self._answerers.get()
+        try:
+            answer = answerer.ask(place, arguments)
+        finally:
+            self._answerers.put(answerer)
+        ended = Ended(answer["code"], answer["out"], answer["err"])
+        if not answer["reached"]:
+            held, note = judged(line, ended)
+            if held and answer["heavy"]:
+                return False, f"{note}; imported {', '.join(answer['heavy'])}"
+            left = {path.name for path in place.iterdir()} - {Path(name).parts[0] for name in _CANARIES}
+            return held and not left, f"{note}; left {', '.join(sorted(left))}" if left else note
+        return self._shared(place, line, arguments, _looked_at(line.command, json.loads(answer["config"])))
+
+    def _shared(self, place: Path, line: Line, arguments: list[str], config: str) -> tuple[bool, str]:
+        """Runs what was accepted, or waits for the run of another case that has the same config."""
+        with self._lock:
+            found = self._runs.get((line.command, config))
+            if found is None:
+                if self._left == 0:
+                    return True, "accepted, not run"
+                self._left = None if self._left is None else self._left - 1
+                mine: Future[tuple[bool, str]] = Future()
+                self._runs[line.command, config] = mine
+        if found is not None:
+            held, note = found.result()
+            return held, f"as before: {note}"
+        try:
+            outcome = self._in_place(place, line, arguments)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        mine.set_result(outcome)
+        return outcome
+
+    def _in_place(self, place: Path, line: Line, arguments: list[str]) -> tuple[bool, str]:
+        if line.command in SAVED and "run" not in map(key_of, line.overrides):
+            arguments = [*arguments, f"run='{self._saved_run()}'"]
+        shutil.rmtree(place / "run", ignore_errors=True)
+        return judged(line, _run(line.command, arguments, place))
+
+    def _saved_run(self) -> str:
+        """Returns the folder of a run that left checkpoints, made once."""
+        with self._lock:
+            first = self._saved is None
+            made = self._saved = self._saved or Future()
+        if first:
+            place = self._folder / "saved"
+            place.mkdir()
+            ended = _run("runner", list(_BASE), place)
+            (record,) = place.glob("checkpoints/*/run.json")
+            assert ended.code == 0, ended.err
+            made.set_result(str(record.parent))
+        return made.result()
+
+
+def _looked_at(command: str, config: dict[str, Any]) -> str:
+    """Returns what a command may look at of a config: nothing of the groups of the other commands."""
+    idle = {"sweep"} | ({"export"} if command != "runner.export" else set())
+    if command != "runner.verify" and not config["trainer"]["verify_first"]:
+        idle |= {"verify", "against"}
+    return json.dumps({key: value for key, value in config.items() if key not in idle})
+
+
+def lay_out(place: Path) -> None:
+    """Writes the files that must stay as they are, in a folder and in the one above it."""
+    for name, text in _CANARIES.items():
+        for path in (place / name, place.parent / name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def touched(place: Path) -> str:
+    """Returns which of the files that were there are gone or changed, in words."""
+    for name, text in _CANARIES.items():
+        for path in (place / name, place.parent / name):
+            if not path.is_file() or path.read_text() != text:
+                return f"{path} is gone or changed"
+    return ""
+
+
+def _environment(place: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "PYTHONPATH")}
+    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{place / 'mlflow.db'}", "TFDS_DATA_DIR": str(place / "tfds")}
+    return kept | store | {"PYTHONPATH": str(forks.ROOT)}
+
+
+def _run(module: str, arguments: list[str], place: Path) -> Ended:
+    """Runs a command to its end; one that takes too long is ended as by Ctrl-C, which it has to obey."""
+    command = [sys.executable, "-m", module, *arguments]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+    with forks.Popen(command, cwd=place, env=_environment(place), start_new_session=True, **streams) as process:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        try:
+            out, err = process.communicate(timeout=_RUN_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            try:
+                out, err = process.communicate(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                out, err = process.communicate()
+                return Ended(None, out, err)
+    return Ended(process.returncode, out, err)
+
+
+def judged(line: Line, ended: Ended) -> tuple[bool, str]:
+    """Returns whether a command line ended as it must, and how it did, in a line."""
+    lines = ended.err.strip().splitlines()
+    last = " ".join((lines[-1] if lines else "").split())[:300]
+    if "Traceback" in ended.err or "Traceback" in ended.out:
+        return False, f"traceback, code {ended.code}: {last}"
+    if ended.code is None:
+        return False, f"hung: {last}"
+    if ended.code == 0:
+        return True, "works"
+    if ended.code == 130:
+        return True, "works, for longer than this campaign waits, and ended by Ctrl-C"
+    errors = [each for each in lines if each.startswith("error: ")]
+    one_line = len(errors) == 1 and (ended.code != 2 or len(lines) == 1)
+    if ended.code not in (1, 2) or not one_line:
+        return False, f"code {ended.code}, {len(lines)} lines on stderr: {last}"
+    if not _named(line, errors[0]):
+        return False, f"names no key, code {ended.code}: {last}"
+    return True, f"code {ended.code}: {last}"
+
+
+def _named(line: Line, text: str) -> bool:
+    """Tells whether a message names something of the command line."""
+    words = [flag for _, flag in line.flags]
+    for override in line.overrides:
+        key = key_of(override)
+        words += [override, key, key.partition("@")[0], key.rpartition(".")[2]]
+    return any(re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", text) for word in words if word)
+
+
+class _Answerer:
+    """A process that says whether a command line is refused; a new one takes the place of one that died or hung."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, place: Path, arguments: list[str]) -> dict[str, Any]:
+        """Returns what `fuzz_worker.answer` found."""
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.campaign.fuzz_worker"]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self._process = subprocess.Popen(command, cwd=forks.ROOT, env=_environment(place), **pipes)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"cwd": str(place), "args": arguments}) + "\n")
+        process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            text = process.stdout.readline() if selector.select(_ANSWER_S) else ""
+        if not text:
+            self.close()
+            return {"code": None, "reached": False, "out": "", "err": "no answer", "heavy": [], "config": ""}
+        found: dict[str, Any] = json.loads(text)
+        if found["heavy"]:  # it would be there for the next too
+            self.close()
+        return found
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None

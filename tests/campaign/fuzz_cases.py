@@ -1,0 +1,203 @@
+"""Command lines for `tests.campaign.fuzz`, drawn from the typed schema, the options in `conf/` and Hydra's grammar.
+
+Nothing here names a key: one that is added to the schema is drawn from then on, and so is an option of a group.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from runner.paths import conf_dir
+from runner.schema import ModelConfig, RunConfig
+
+COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export")
+_OFTEN = (66, 15, 8, 7, 4)  # of a hundred draws; an export takes a minute
+SAVED = ("runner.evaluate", "runner.export")  # commands that look at a run
+
+# Values as they are typed, by what they are meant as; any may be drawn for any key.
+_OF_TYPE: dict[type, tuple[str, ...]] = {
+    int: ("1", "2", "3", "4", "8", "0", "-1", "7", "360", "100000", "2147483647", "99999999999999999999"),
+    float: ("0.5", "1e-3", "1.0", "0.0", "-0.1", "0.999", "1e39", "1e-50", "-0.0", "1e6"),
+    bool: ("true", "false", "yes", "0", "maybe"),
+    str: ("x", "train", "a/b", "'a b'", "'../../x'", "'*'", "latest", "'1'"),
+}
+_ODD = (
+    *("null", "???", "nan", "inf", "-inf", "-1", "0", "1e400", "", "''", "ünïcödé", "x]", "[", "{", "a=b", "a,b"),
+    *("[]", "{}", "[1,[2,{a: b}]]", "{a: {b: c}}", "[null]", "[nan]", "[???]", "{a: ???}", "'quo\"te'", r"'it\'s'"),
+    *("'two\nlines'", "'[x]'", "${trainer.seed}", "${nope}", "${oc.env:NO_SUCH_VARIABLE}", "${", "'${model}'"),
+    *("true", "0x10", "1_000", "٣", "'" + "long" * 300 + "'", "range(1,3)", "choice(1)", "glob(*)", "sort(2,1)"),
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the schema.
+
+    Attributes:
+      name: dotted.
+      kind: its annotation, resolved.
+      words: strings that the schema's documentation and the options' files name for it.
+    """
+
+    name: str
+    kind: Any
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line.
+
+    Attributes:
+      command: the module.
+      overrides: those drawn.
+      flags: Hydra's own, and where each goes among the overrides.
+    """
+
+    command: str
+    overrides: tuple[str, ...]
+    flags: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is a multirun."""
+        return any(flag == "-m" for _, flag in self.flags)
+
+    def arguments(self, base: Sequence[str]) -> list[str]:
+        """Returns the whole command line, without what of the base is drawn too."""
+        drawn = [key_of(each) for each in self.overrides]
+        kept = [each for each in base if not any(_same(key_of(each), key) for key in drawn)]
+        found = [*kept, *self.overrides]
+        for place, flag in self.flags:
+            found.insert(min(place, len(found)), flag)
+        return found
+
+
+def key_of(override: str) -> str:
+    """Returns what an override sets."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def _same(one: str, other: str) -> bool:
+    return one == other or (one.startswith(f"{other}.") and "." in other)
+
+
+def schema_keys() -> list[Key]:
+    """Returns every key of the schema, and of the options of its models."""
+    found = list(_keys(RunConfig, ""))
+    for path in sorted((conf_dir() / "model").glob("*.yaml")):
+        content = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(content, dict)
+        found += [Key(f"model.{name}", list[int] if isinstance(v, list) else type(v)) for name, v in content.items()]
+    return list({key.name: key for key in found}.values())
+
+
+def _keys(kind: type, prefix: str) -> Iterator[Key]:
+    hints = typing.get_type_hints(kind)
+    for spec in fields(kind):
+        name, hint = f"{prefix}{spec.name}", hints[spec.name]
+        if hint is ModelConfig:
+            continue
+        if is_dataclass(hint):
+            assert isinstance(hint, type)
+            yield from _keys(hint, f"{name}.")
+            if prefix:
+                yield Key(name, hint)
+        else:
+            yield Key(name, hint, _words(kind, spec.name))
+            if typing.get_origin(hint) is dict:
+                yield from (Key(f"{name}.{part}", typing.get_args(hint)[1]) for part in ("batch", "image", "x y"))
+
+
+def _words(kind: type, name: str) -> tuple[str, ...]:
+    """Returns what stands in backquotes where the class's documentation tells of a key."""
+    text = re.search(rf"^ +{name}: (.*?)(?=^ +\w+: |\Z)", kind.__doc__ or "", re.MULTILINE | re.DOTALL)
+    return tuple(word for word in re.findall(r"`([^`\s]+)`", text[1])) if text else ()
+
+
+def groups() -> dict[str, list[str]]:
+    """Returns the options of each group."""
+    folders = [path for path in sorted(conf_dir().iterdir()) if path.is_dir() and path.name != "hydra"]
+    return {path.name: sorted(option.stem for option in path.glob("*.yaml")) for path in folders}
+
+
+class Drawer:
+    """Draws command lines; the same generator gives the same ones."""
+
+    def __init__(self, draw: random.Random) -> None:
+        """Takes a seeded generator, and reads the schema and the options."""
+        self._draw, self._keys, self._groups = draw, schema_keys(), groups()
+        self._of_group: dict[str, list[Key]] = {}
+        for key in self._keys:
+            self._of_group.setdefault(key.name.partition(".")[0], []).append(key)
+
+    def line(self) -> Line:
+        """Returns the next command line."""
+        draw = self._draw
+        (command,) = draw.choices(COMMANDS, _OFTEN)
+        count = draw.choices((1, 2, 3, 4), (55, 25, 13, 7))[0]
+        overrides = tuple(self._override() for _ in range(count))
+        flags: list[tuple[int, str]] = []
+        if draw.random() < 0.03:
+            flags.append((draw.randrange(count + 1), "-m"))
+        elif draw.random() < 0.02:
+            flags.append((draw.randrange(count + 1), draw.choice(("--help", "--resolve", "--cfg=job", "-c=job"))))
+        return Line(command, overrides, tuple(flags))
+
+    def _override(self) -> str:
+        draw = self._draw
+        if draw.random() < 0.2:
+            return self._option()
+        key = draw.choice(self._of_group[draw.choice(list(self._of_group))])
+        sign = draw.choices(("", "+", "++", "~"), (88, 5, 5, 2))[0]
+        name = key.name if draw.random() > 0.04 else self._misspelt(key.name)
+        if sign == "~":
+            return f"~{name}"
+        return f"{sign}{name}={self._value(key)}"
+
+    def _option(self) -> str:
+        draw = self._draw
+        group = draw.choice(list(self._groups))
+        option = draw.choice(self._groups[group])
+        odd = draw.choice(
+            ("{g}={m}", "{n}={o}", "+{g}={o}", "~{g}", "{g}=../{g}/{o}", "{g}=[{o}]", "{g}={v}", "{g}@x={o}")
+        )
+        form = "{g}={o}" if draw.random() < 0.6 else odd
+        misspelt = {"m": self._misspelt(option), "n": self._misspelt(group)}
+        return form.format(g=group, o=option, v=draw.choice(_ODD), **misspelt)
+
+    def _misspelt(self, word: str) -> str:
+        place = self._draw.randrange(len(word))
+        return word[:place] + self._draw.choice(("", "q", word[place] * 2)) + word[place + 1 :]
+
+    def _value(self, key: Key) -> str:
+        draw = self._draw
+        return self._typed(key.kind, key.words) if draw.random() < 0.6 else draw.choice(_ODD)
+
+    def _typed(self, kind: Any, words: Sequence[str]) -> str:
+        """Returns a value of an annotation."""
+        draw, origin, inner = self._draw, typing.get_origin(kind), typing.get_args(kind)
+        if words and draw.random() < 0.7:
+            return draw.choice(words)
+        if kind in _OF_TYPE:
+            return draw.choice(_OF_TYPE[kind])
+        if origin is list:
+            return f"[{','.join(self._typed(inner[0], ()) for _ in range(draw.randrange(5)))}]"
+        if origin is dict:
+            return f"{{{draw.choice(('batch', 'x', 'image'))}: {self._typed(inner[1], ())}}}"
+        if is_dataclass(kind):
+            assert isinstance(kind, type)
+            hints = typing.get_type_hints(kind)
+            names = draw.sample(list(hints), min(2, len(hints)))
+            return f"{{{','.join(f'{name}: {self._typed(hints[name], ())}' for name in names)}}}"
+        if inner:  # a union
+            chosen = draw.choice(inner)
+            return "null" if chosen is type(None) else self._typed(chosen, words)
+        return draw.choice(_ODD)

@@ -1,0 +1,66 @@
+"""Command lines that must be refused, and what each did: many of them in one process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One bad command line: its overrides, and what the one line of stderr must hold."""
+
+    args: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+def refusal(args: str, *shown: str) -> Refusal:
+    """Returns a refusal of overrides that hold no blank."""
+    return Refusal(tuple(args.split()), shown)
+
+
+def refuse_all(cases: Sequence[Refusal], folder: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Returns by arguments what each did; `left` says whether it left its run's folder, `<number>` in `folder`."""
+    lines = [[*case.args, f"hydra.run.dir={folder / str(number)}"] for number, case in enumerate(cases)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.refusal_worker"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["heavy"] == []
+    left = {number: (folder / str(number)).exists() for number in range(len(cases))}
+    return {
+        case.args: result | {"left": left[number]}
+        for number, (case, result) in enumerate(zip(cases, answer["results"], strict=True))
+    }
+
+
+def assert_refused(case: Refusal, out: str, err: str) -> None:
+    """Checks that nothing but one line was printed, and what it holds."""
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.startswith("error: ")
+    assert err.endswith("\n")
+    assert len(err.splitlines()) == 1
+    for part in case.shown:
+        assert part in err
+
+
+def name(case: Refusal) -> str:
+    """Returns a test's id."""
+    return " ".join(case.args)

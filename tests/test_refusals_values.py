@@ -1,0 +1,97 @@
+"""Values that would be computed with, or left out, without a word are refused in one line that names the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.refusals import Refusal, assert_refused, name, refusal, refuse_all
+
+_PIECES = "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] optimizer.schedule.factors="
+
+REFUSALS = [
+    # Numbers that float32 makes 0, 1 or infinite of, and whole numbers past int32.
+    refusal("optimizer.learning_rate=1e39", "optimizer.learning_rate=1e+39", "float32 makes inf of this one"),
+    refusal("optimizer.learning_rate=1e-50", "optimizer.learning_rate=1e-50", "float32 makes 0 of this one"),
+    refusal("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 makes 1 of this one"),
+    refusal("optimizer.ema.decay=0.99999999999", "optimizer.ema.decay=0.99999999999", "below 1"),
+    refusal("optimizer.epsilon=1e-45", "optimizer.epsilon=1e-45", "above 0"),
+    refusal("optimizer.clip.norm=1e39", "optimizer.clip.norm=1e+39", "float32 makes inf"),
+    refusal("optimizer=adamw optimizer.weight_decay=inf", "optimizer.weight_decay=inf", "at least 0"),
+    refusal("optimizer=adamw optimizer.weight_decay=2000", "optimizer.weight_decay=2000", "below 1000"),
+    refusal("optimizer=sgd optimizer.momentum=nan", "optimizer.momentum=nan", "at least 0 and below 1"),
+    refusal("trainer.early_stopping.min_delta=nan", "trainer.early_stopping.min_delta=nan", "at least 0"),
+    refusal("trainer.checkpoint.every_minutes=inf", "trainer.checkpoint.every_minutes=inf", "above 0"),
+    refusal("plan.gflops=1e39", "plan.gflops=1e+39", "above 0"),
+    refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
+    refusal("+model.nested={a:[1,inf]}", "model.nested"),
+    refusal("trainer.epochs=3000000000", "trainer.epochs=3000000000", "2147483647"),
+    refusal("layout.rules=[{match:a,shard:batch,min_elements:9999999999}]", "layout.rules[0].min_elements=9999999999"),
+    refusal("engine.intra_op_threads=99999", "engine.intra_op_threads=99999", "at most 1024"),
+    # Rates.
+    refusal(f"{_PIECES}[1,-2]", "optimizer.schedule.factors=[1.0, -2.0]", "at least 0"),
+    refusal(f"{_PIECES}[0,0]", "optimizer.schedule.factors=[0.0, 0.0]", "one of them above it"),
+    refusal(f"{_PIECES}[1,nan]", "optimizer.schedule.factors=[1.0, nan]", "at least 0"),
+    refusal(f"{_PIECES}[1,1e39]", "optimizer.schedule.factors", "at least 0"),
+    refusal("trainer.on_nan=restore trainer.nan_restores=1000", "trainer.nan_restores=1000", "at most 119"),
+    # Keys that another schedule or engine would use.
+    refusal("optimizer.schedule.decay_steps=10", "optimizer.schedule.decay_steps=10", "constant", "name=cosine"),
+    refusal("optimizer.schedule.staircase=true", "optimizer.schedule.staircase=True", "name=exponential"),
+    refusal("optimizer.schedule.factors=[1]", "optimizer.schedule.factors=[1.0]", "name=piecewise"),
+    refusal(
+        "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.5",
+        "optimizer.schedule.decay_rate=0.5",
+        "cosine has warmup_steps, decay_steps, final_factor",
+        "leave decay_rate out",
+    ),
+    refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
+    refusal("engine=jax +engine.canary=false", "engine.canary=False", "jax has no such key"),
+    # Metrics that no run logs, and the wrong way to look for the best.
+    refusal("sweep.metric=nope", "sweep.metric=nope", "one of eval/accuracy, eval/loss, train/accuracy"),
+    refusal("sweep.metric=eval/los", "did you mean eval/loss?"),
+    refusal("sweep.metric=eval/loss", "sweep.direction=maximize", "sweep.metric=eval/loss", "direction=minimize"),
+    refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "eval/accuracy, eval/loss"),
+    # Values that are still missing.
+    refusal("optimizer.learning_rate=???", "optimizer.learning_rate is refused", "no value"),
+    refusal("trainer.epochs=???", "trainer.epochs is refused", "set it, as trainer.epochs=..."),
+    refusal("trainer.checkpoint.every_minutes=???", "trainer.checkpoint.every_minutes is refused"),
+    refusal("optimizer.schedule=???", "optimizer.schedule is refused"),
+    refusal("layout.inputs.label=[???]", "layout.inputs.label[0] is refused"),
+    refusal("layout.rules=[{match:a,spec:[???]}]", "layout.rules[0].spec[0] is refused"),
+    refusal("trainer.epochs=${trainer.seed} trainer.seed=???", "trainer.seed is refused"),
+    refusal("model.hidden=[???]", "model.hidden[0] is refused"),
+    refusal("+tracking.tags.a=???", "tracking.tags.a is refused"),
+]
+
+# What looks alike and is meant: another schedule's keys at their defaults, as they stand in every option's file.
+ALLOWED = [
+    "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.96 optimizer.schedule.boundaries=[]",
+    "optimizer.schedule.warmup_steps=0 optimizer.schedule.decay_steps=null",
+    f"{_PIECES}[1,0]",
+    "sweep.metric=eval/loss sweep.direction=minimize",
+    "sweep.metric=learning_rate",
+    "optimizer.clip.value=1e30 optimizer.beta_1=0",
+    "sweep.metric=throughput/step_ms sweep.direction=minimize",
+]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, Any]]:
+    return refuse_all([*REFUSALS, *map(refusal, ALLOWED)], tmp_path_factory.mktemp("values"))
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=name)
+def test_what_would_pass_in_silence_is_refused_by_name(
+    case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]
+) -> None:
+    answer = answers[case.args]
+    assert not answer["reached"], "the command ran"
+    assert answer["code"] == 2
+    assert_refused(case, answer["out"], answer["err"])
+
+
+@pytest.mark.parametrize("line", ALLOWED)
+def test_what_only_looks_alike_passes(line: str, answers: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    answer = answers[tuple(line.split())]
+    assert (answer["code"], answer["err"]) == (0, "")
