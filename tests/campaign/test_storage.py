@@ -34,7 +34,7 @@ def test_nothing_is_lost_to_a_disk_that_fails() -> None:
         (FINE, replace(HELD, points=[("loss", 1, 0.5), ("loss", 2, 9.0)]), "1 points have other values"),
         (FINE, replace(HELD, status="KILLED"), "exit code 0 and status KILLED"),
         (replace(FINE, code=1, lines=("error: x",)), HELD, "exit code 1 and status FINISHED"),
-        (replace(FINE, code=1), replace(HELD, status="FAILED"), "exit code 1, and the last line is []"),
+        (replace(FINE, code=1), replace(HELD, status="FAILED"), "exit code 1, and the last line is ()"),
         (replace(FINE, code=None), HELD, "exit codes None and 0"),
         (replace(FINE, lines=("Traceback (most recent call last):",)), HELD, "a traceback"),
         (replace(FINE, lines=("tracking: away",) * 99), HELD, "99 lines on stderr"),
