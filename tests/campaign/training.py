@@ -1,7 +1,7 @@
 """The training command in a forked process, on an engine in NumPy: what a campaign breaks is all around it.
 
-Everything else is the real thing: the command line, Hydra, the loop, checkpoints, the tracker and its store. A run takes
-about a second, as the caller has imported the libraries.
+Everything else is the real thing: the command line, Hydra, the loop, checkpoints, the tracker and its store. A run
+takes a second or two, as the caller has imported the libraries; its pictures are not drawn.
 """
 
 from __future__ import annotations
@@ -93,12 +93,14 @@ class Places:
       elsewhere: the user's state and the temporary folder.
       kept: the campaign's own, where nothing fails.
       uri: of the store.
+      experiment: that the run goes to.
     """
 
     outputs: Path
     elsewhere: Path
     kept: Path
     uri: str
+    experiment: str = "runner"
 
 
 AtStep = Callable[[int], None]
@@ -130,7 +132,7 @@ def run(places: Places, at_step: AtStep, *, begin: Callable[[], None] = lambda: 
         tracker.MlflowTracker.log_metrics = noted  # type: ignore[method-assign]
         folder = places.outputs
         sys.argv = ["runner", *_OVERRIDES, f"tracking.uri={places.uri}", f"hydra.run.dir={folder}/run"]
-        sys.argv += [f"trainer.checkpoint.folder={folder}/checkpoints"]
+        sys.argv += [f"trainer.checkpoint.folder={folder}/checkpoints", f"tracking.experiment={places.experiment}"]
         begin()
         try:
             return run_command(_command)
@@ -235,7 +237,7 @@ def make_store(path: Path, kept: Path) -> None:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store holds of the first run in it.
+    """What a store holds of the training run of an experiment.
 
     Attributes:
       status: of the run; null where there is no run.
@@ -246,10 +248,14 @@ class Stored:
     points: list[tuple[str, int, float]]
 
 
-def stored(database: Path) -> Stored:
+def stored(database: Path, experiment: str = "runner") -> Stored:
     """Reads the training run's status and points straight from a store's database."""
     with closing(sqlite3.connect(database)) as connection:
-        runs = connection.execute("SELECT run_uuid, status FROM runs WHERE name != 'next'").fetchall()
+        query = (
+            "SELECT run_uuid, status FROM runs JOIN experiments USING (experiment_id) "
+            "WHERE runs.name != 'next' AND experiments.name = ?"
+        )
+        runs = connection.execute(query, (experiment,)).fetchall()
         if not runs:
             return Stored(None, [])
         query = "SELECT key, step, value FROM metrics WHERE run_uuid = ?"

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
-from runner.tracking import places, unsent
+from runner.errors import Interrupted, TrackingError
+from runner.tracking import NullTracker, Status, places, unsent
 from runner.tracking.records import Point, Record
 from runner.tracking.send import may_pass
+from runner.train import recorded
 from tests.tracking.conftest import Opener
 
 POINTS: list[Record] = [Point("loss", float(step), 7, step) for step in range(5)]
@@ -215,3 +218,25 @@ def test_a_file_that_is_not_there_is_a_line_and_no_record(
         f"tracking: {tmp_path / 'curves.png'} is not recorded: there is no such file"
     ]
     assert places.files(tmp_path) == []
+
+
+class Losing(NullTracker):
+    """Can't keep what it is given."""
+
+    def finish(self, status: Status) -> bool:
+        del status
+        return False
+
+    def describe(self) -> list[str]:
+        return ["3 records are lost"]
+
+
+def test_a_run_that_ended_well_fails_where_something_of_it_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TrackingError, match="not all of run None is recorded"), recorded(Losing(), Console()):
+        pass
+    assert "3 records are lost" in capsys.readouterr().out
+
+
+def test_a_signal_stays_one_where_something_is_lost() -> None:
+    with pytest.raises(Interrupted), recorded(Losing(), Console()):
+        raise Interrupted(15)
