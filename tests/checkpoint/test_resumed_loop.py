@@ -25,7 +25,7 @@ from runner.profile import Profiler
 from runner.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.signals import StopRequest
 from runner.tracking import NullTracker
-from tests.checkpoint.numpy_engine import NumpyEngine, dataset
+from tests.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
 
 DATA = dataset()
 
@@ -95,7 +95,7 @@ def train(
     if start is not None:
         load(held, start)
     if folder is not None:
-        take = take_state(held, {})
+        take = take_state(held, ABOUT)
         saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0)
     points = NewPoints(store, start)
     begin = loop.Start(start.step, start.history()) if start else None
