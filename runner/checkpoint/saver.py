@@ -201,9 +201,10 @@ class CheckpointSaver:
         metric = self._config.best
         if metric is None:
             return
-        value, hoped = value_of(metric, metrics), self._hoped
-        before = hoped["value"] if hoped and hoped["metric"] == metric else None
-        if value == value and (before is None or better(metric, value, before)):
+        value = value_of(metric, metrics)
+        if self._hoped is not self._best and _improves(metric, value, self._best):
+            self._queue.join()  # the best that is being written may fail, and this one be the next to it
+        if _improves(metric, value, self._hoped):
             self._hoped = {"metric": metric, "value": value, "step": step}
             self._put(step, history, self._hoped)
 
@@ -284,9 +285,19 @@ class CheckpointSaver:
         if self._failed is not None and self._failed.step <= content.step:
             self._failed = None
         if best is not None:
-            self._best, self._failed_best = best, None
+            self._best = best
+            lost = self._failed_best.best if self._failed_best else None
+            if lost is None or not _improves(best["metric"], lost["value"], best):
+                self._failed_best = None
         for line in self._kept.remove_old(self._config.keep, content.step):
             self._warn(line)
+
+
+def _improves(metric: str, value: float, best: Mapping[str, Any] | None) -> bool:
+    """Returns whether a value is better than the best so far, which may be of another metric; NaN never is."""
+    if best is None or best["metric"] != metric:
+        return value == value
+    return better(metric, value, best["value"])
 
 
 def _is_full(error: Exception) -> bool:
