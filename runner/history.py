@@ -277,8 +277,8 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     if set(arrays) != set(wanted):
         raise ValueError(f"its history must hold {', '.join(wanted)}")
     for name, (rank, columns) in wanted.items():
-        array, kind = arrays[name], "i" if name == "confusion" else "f"
-        if array.ndim != rank or array.dtype.kind != kind or columns not in (None, array.shape[-1]):
+        array, dtype = arrays[name], np.int64 if name == "confusion" else np.float64
+        if array.ndim != rank or array.dtype != dtype or columns not in (None, array.shape[-1]):
             raise ValueError(f"{name} of its history has another form")
     counts = [arrays["epoch"][0], *arrays.get("restores", np.zeros((0, 3)))[:, :2].flat]
     if not all(np.isfinite(count) and count >= 0 for count in counts):

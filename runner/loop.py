@@ -25,6 +25,7 @@ from runner.signals import StopRequest
 
 _SECONDS_BETWEEN_RATES = 0.5
 _RESTORES = "runner.nan_restores"
+UNSAVED = "runner.unsaved"  # a run's tag: what of its state could not be saved
 
 
 @dataclass(frozen=True)
@@ -196,11 +197,13 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
                 _go_back(run, error)
         run.history.flush()
         unsaved = around.saver.save_last(run.step, run.history)
+        best_unsaved = around.saver.best_unsaved()
+        if best_unsaved is not None:
+            around.tell(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
         if trainer.early_stopping.metric is None:
             taken = run.history.evaluations[-1]
-        else:
-            taken = _take_best(run, trainer.early_stopping.metric)
-            unsaved = unsaved or around.saver.best_unsaved()
+        else:  # its result is the best
+            taken, unsaved = _take_best(run, trainer.early_stopping.metric), unsaved or best_unsaved
         if start is not None and start.step == run.step:  # killed after its last evaluation, whose logits are gone
             taken = (taken[0], _evaluate(run))
     except Interrupted as interrupted:

@@ -37,7 +37,6 @@ from runner.verify.record import verify_recorded
 logger = logging.getLogger(__name__)
 
 _ENDED = "runner.ended"  # why a run ended, in words
-_UNSAVED = "runner.unsaved"  # why its last state could not be saved
 _TOLD = ("sweep", "plan", "verify", "export")  # groups that say nothing of a run
 
 
@@ -156,7 +155,7 @@ def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
     if result.unsaved is None:
         yield
         return
-    tracker.set_tags({_UNSAVED: result.unsaved})
+    tracker.set_tags({loop.UNSAVED: result.unsaved})
     try:
         yield
     except OSError as error:  # the same disk is full, or it is another

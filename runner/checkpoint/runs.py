@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,8 +70,18 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str],
         "process": process.identity(),
         "started": time.time(),
     }
-    write_json(own / _RECORD, record)
+    _write(own, record)
     return SavedRun(own, record)
+
+
+def _write(folder: Path, record: Mapping[str, Any]) -> None:
+    write_json(folder / _RECORD, {**record, "sha256": _digest(record)})
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Returns a digest of what a user has no reason to change; that a run has ended may be written by hand."""
+    lasting = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()
 
 
 def free_name(folder: Path, run: str) -> str:
@@ -159,6 +171,8 @@ def _read(folder: Path) -> SavedRun | None:
         return None
     path = folder / _RECORD
     record = read_json(path, storage.LARGEST_RECORD)
+    if "sha256" in record and record.pop("sha256") != _digest(record):
+        raise DamagedError(f"{path} is not as it was written")
     try:
         mapping(record, "it", ("run", "tracked", "overrides", "process", "started"))
         if not text(record["run"], "run"):
@@ -300,4 +314,4 @@ def end(run: SavedRun, *, finished: bool) -> None:
     Raises:
       OSError: the disk is full, or can't be written.
     """
-    write_json(run.folder / _RECORD, {**run.record, "ended": True, "finished": finished})
+    _write(run.folder, {**run.record, "ended": True, "finished": finished})

@@ -261,8 +261,9 @@ def best(folder: Path) -> dict[str, Any] | None:
         metric, value, step = text(found["metric"], "metric"), number(found["value"], "value"), found["step"]
         if whole(step, "step") not in steps(folder):
             raise MisfitError(f"there is no checkpoint of step {step}")
-        if read_manifest(place(folder, step)).about["metrics"].get(metric) != value:
-            raise MisfitError(f"the checkpoint of step {step} has another {metric}")
+        with suppress(DamagedError):  # which whoever opens that checkpoint is told
+            if read_manifest(place(folder, step)).about["metrics"].get(metric) != value:
+                raise MisfitError(f"the checkpoint of step {step} has another {metric}")
     except MisfitError as error:
         raise DamagedError(f"{path} is not as it was written: {error}") from error
     return found

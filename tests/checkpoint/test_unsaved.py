@@ -136,7 +136,10 @@ def test_the_last_weights_are_taken_where_they_are_better_than_a_stale_best(tmp_
 
 def test_the_next_good_evaluation_is_the_best_after_one_that_was_not_saved(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
-    train(tmp_path, epochs=3, accuracies=[0.5, 0.9, 0.7])
+    result, seen, _ = train(tmp_path, epochs=3, accuracies=[0.5, 0.9, 0.7])
+    assert result.unsaved is None, "the last state is saved"
+    assert seen.tags["runner.unsaved"].startswith("the state of step 20 is not saved")
+    assert any("warning: the best evaluation has no checkpoint: the state of step 20" in line for line in seen.said)
     assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
 
 
