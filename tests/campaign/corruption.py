@@ -257,6 +257,8 @@ def _forged_tensors(draw: Random, run: Path) -> Damage:
     path = storage.place(run, step) / name
     tensors = load_file(path)
     key, how = draw.choice(sorted(tensors)), draw.choice(["none", "smaller", "larger", "another type", "one more"])
+    if key == "restores" and how == "none":  # as in a run of before there were any
+        how = "smaller"
     if how == "none":
         del tensors[key]
     elif how == "one more":
