@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoint import lineage, storage
-from runner.checkpoint.files import DamagedError, read_json, write_json
+from runner.checkpoint.files import DamagedError, read_json, sync_folder, write_json
 from runner.checkpoint.reading import Checkpoint, read_manifest
 from runner.checkpoint.typed import MisfitError, flag, items, mapping, number, text
 from runner.errors import ConfigError, refuse
@@ -63,6 +63,7 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str],
     """
     own = folder / (name or run)
     own.mkdir(parents=True, exist_ok=True)
+    sync_folder(folder)
     record = {
         "run": run,
         "tracked": tracked,
@@ -284,7 +285,7 @@ def held(key: str, run: SavedRun) -> Iterator[None]:
                 key,
                 run.run,
                 allowed=f"its folder {run.folder} can't be written ({error.strerror})",
-                mend="make it writable, or copy it and name the copy",
+                mend="make it writable, or name a folder that is",
             ) from error
         yield
 
