@@ -20,7 +20,7 @@ from runner.checks_values import leaves
 from runner.errors import ConfigError, refuse
 from runner.schema import ModelConfig, RunConfig
 
-_WORDS = ("resume", "run")  # keys without a group
+_WORDS = ("resume", "branch", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
 
 

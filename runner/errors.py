@@ -19,6 +19,10 @@ class EngineError(RuntimeError):
     """An engine that failed, or whose start-up check found wrong arithmetic."""
 
 
+class UnsavedError(EngineError):
+    """A run whose state could not be saved; its results are recorded."""
+
+
 class NotFiniteError(EngineError):
     """A training loss that is not finite.
 
@@ -36,11 +40,16 @@ class NotFiniteError(EngineError):
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user asked
-    """Ctrl-C or SIGTERM ended the run; its metrics are stored and its status is KILLED."""
+    """Ctrl-C or SIGTERM ended the run; its metrics are stored and its status is KILLED.
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"ended by signal {signum}")
-        self.signum = signum
+    Attributes:
+      signum: the signal.
+      unsaved: why its state could not be saved, in words; empty: it was, or there was none yet.
+    """
+
+    def __init__(self, signum: int, unsaved: str = "") -> None:
+        super().__init__(f"ended by signal {signum}" + (f"; {unsaved}" if unsaved else ""))
+        self.signum, self.unsaved = signum, unsaved
 
 
 def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:

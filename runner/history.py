@@ -257,3 +257,33 @@ def evaluations_of(arrays: Mapping[str, Array]) -> list[tuple[int, EvalMetrics]]
 def restores_of(arrays: Mapping[str, Array]) -> list[Restore]:
     """Returns the returns to a checkpoint in what `History.arrays` returned."""
     return [Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays.get("restores", ())]
+
+
+# What `History.arrays` returns: dims, and columns where there are two. Runs of before `restores` have none.
+_ARRAYS = {"train": (2, 3), "open": (2, 2), "epoch": (1, 3), "evaluations": (2, 4), "confusion": (2, None)}
+
+
+def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
+    """Checks that arrays are what `History.arrays` returned after so many steps.
+
+    Args:
+      step: training steps done.
+      arrays: as they were read.
+
+    Raises:
+      ValueError: names the one that is not.
+    """
+    wanted = _ARRAYS | ({"restores": (2, 3)} if "restores" in arrays else {})
+    if set(arrays) != set(wanted):
+        raise ValueError(f"its history must hold {', '.join(wanted)}")
+    for name, (rank, columns) in wanted.items():
+        array, dtype = arrays[name], np.int64 if name == "confusion" else np.float64
+        if array.ndim != rank or array.dtype != dtype or columns not in (None, array.shape[-1]):
+            raise ValueError(f"{name} of its history has another form")
+    counts = [arrays["epoch"][0], *arrays.get("restores", np.zeros((0, 3)))[:, :2].flat]
+    if not all(np.isfinite(count) and count >= 0 for count in counts):
+        raise ValueError("its history must count in whole numbers")
+    for name in ("train", "evaluations"):
+        at = arrays[name][:, 0]
+        if not bool(np.all((at > 0) & (at <= step) & (at == np.floor(at))) and np.all(np.diff(at) > 0)):
+            raise ValueError(f"{name} of its history must have steps up to {step}, in order")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -55,21 +56,77 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> It
     Raises:
       OSError: the file can't be created.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
+    with _opened(path) as handle:
         held = _acquire(handle, path, say, what)
-        if held:
-            os.ftruncate(handle, 0)
-            os.lseek(handle, 0, os.SEEK_SET)
-            os.write(handle, str(os.getpid()).encode())
-        try:
+        with _noted(handle) if held else contextlib.nullcontext():
             yield
-        finally:
-            if held:
-                _unlock(handle)
+
+
+class HeldError(RuntimeError):
+    """A lock that another process holds.
+
+    Attributes:
+      holder: its process, as far as it said.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"process {holder} holds it")
+        self.holder = holder
+
+
+@contextlib.contextmanager
+def locked_at_once(path: Path, say: Callable[[str], object] = str, what: str = "") -> Iterator[None]:
+    """Holds the lock file `path`, without waiting; the rest is as in `locked`.
+
+    Args:
+      path: the lock file; its folder is made where it is not there.
+      say: told where the file system knows no locks.
+      what: what the lock is for, in words.
+
+    Yields:
+      Nothing; the lock is held inside the block.
+
+    Raises:
+      HeldError: another process holds it.
+      OSError: the file can't be created, or is none.
+    """
+    with _opened(path) as handle:
+        try:
+            _try_lock(handle)
+        except OSError as error:
+            if error.errno in _BUSY:
+                raise HeldError(_holder(path)) from None
+            say(_no_locks(what, error))
+            yield
+        else:
+            with _noted(handle):
+                yield
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # What lies there is not always ours: a link would lead to a file that is cut off, and a FIFO may wait.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield handle
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _noted(handle: int) -> Iterator[None]:
+    """Writes into a lock file who holds it, and frees it at the end."""
+    try:
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        with contextlib.suppress(OSError):  # a full disk: the lock itself takes no room
+            os.write(handle, str(os.getpid()).encode())
+        yield
+    finally:
+        _unlock(handle)
 
 
 def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str) -> bool:
@@ -79,7 +136,7 @@ def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str) -
             _try_lock(handle)
         except OSError as error:
             if error.errno not in _BUSY:
-                say(f"{what}: this file system has no locks ({error.strerror}), start one run at a time")
+                say(_no_locks(what, error))
                 return False
         else:
             return True
@@ -89,7 +146,12 @@ def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str) -
         time.sleep(_POLL_SECONDS)
 
 
+def _no_locks(what: str, error: OSError) -> str:
+    return f"{what}: this file system has no locks ({error.strerror}), start one run at a time"
+
+
 def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text() or "(unknown)"
+    with contextlib.suppress(OSError, ValueError):
+        pid = path.read_text()
+        return pid if pid.isdigit() else "(unknown)"
     return "(unknown)"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runner import feed, lengths, optimizer, stopping
+from runner.checkpoint.files import DamagedError
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import Saver
 from runner.dataset import Dataset
@@ -23,6 +24,7 @@ from runner.signals import StopRequest
 
 _SECONDS_BETWEEN_RATES = 0.5
 _RESTORES = "runner.nan_restores"
+UNSAVED = "runner.unsaved"  # a run's tag: what of its state could not be saved
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Result:
       ended: why training ended, in words.
       epoch_loss: mean training loss of the last epoch.
       epoch_accuracy: mean training accuracy of the last epoch.
+      unsaved: why the state, or with early stopping the best, could not be saved, in words; null: it is saved.
     """
 
     steps: int
@@ -61,6 +64,7 @@ class Result:
     ended: str
     epoch_loss: float
     epoch_accuracy: float
+    unsaved: str | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
       EngineError: the loss is not finite, and `trainer.on_nan` has no more to do about it.
     """
-    run = _begin(config, engine, data, around, start)
+    run, trainer = _begin(config, engine, data, around, start), config.trainer
     try:
         ended = None
         while ended is None:
@@ -156,18 +160,25 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
             except NotFiniteError as error:
                 _go_back(run, error)
         run.history.flush()
-        around.saver.save(run.step, run.history)
-        taken = _take_best(run) or run.history.evaluations[-1]
+        unsaved = around.saver.save_last(run.step, run.history)
+        best_unsaved = around.saver.best_unsaved()
+        if best_unsaved is not None:
+            around.tell(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
+        if trainer.early_stopping.metric is None:
+            taken = run.history.evaluations[-1]
+        else:  # its result is the best
+            taken, unsaved = _take_best(run, trainer.early_stopping.metric), unsaved or best_unsaved
         if start is not None and start.step == run.step:  # killed after its last evaluation, whose logits are gone
             taken = (taken[0], _evaluate(run))
-    except Interrupted:
+    except Interrupted as interrupted:
         try:
             run.history.flush()
         except NotFiniteError:  # what would have been gone back from; a run that goes on from here meets it again
-            if config.trainer.on_nan != "restore":
+            if trainer.on_nan != "restore":
                 raise
         else:
-            around.saver.save(run.step, run.history)
+            if unsaved := around.saver.save_last(run.step, run.history):
+                raise Interrupted(interrupted.signum, unsaved) from None
         raise
     finally:
         try:
@@ -178,7 +189,7 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
             around.profiler.close()
             around.saver.close()
             around.display.close()
-    return Result(run.step, run.meter, run.history, *taken, ended, *run.history.epoch_means())
+    return Result(run.step, run.meter, run.history, *taken, ended, *run.history.epoch_means(), unsaved)
 
 
 def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None) -> _Run:
@@ -195,8 +206,8 @@ def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, sta
     if start is not None:
         run.step = start.step
         history.restore(start.step, start.history)
-    elif trainer.on_nan == "restore":  # there is always a checkpoint to go back to
-        around.saver.begin(history)
+    if start is not None or trainer.on_nan == "restore":  # there is always a checkpoint to go back to
+        around.saver.begin(run.step, history)
     return run
 
 
@@ -287,15 +298,30 @@ def _go_back(run: _Run, error: NotFiniteError) -> None:
     )
 
 
-def _take_best(run: _Run) -> tuple[int, EvalMetrics] | None:
-    """With early stopping, puts the best weights into the engine; returns their step and their evaluation."""
-    saver = run.around.saver
-    best = saver.best() if run.config.trainer.early_stopping.metric is not None else None
-    if best is None or best.step == run.step:
-        return None
-    load(run.engine, best)
-    run.around.tell(f"the weights of step {best.step:,}, the best evaluation, are taken", {})
-    return best.step, _evaluate(run)
+def _take_best(run: _Run, metric: str) -> tuple[int, EvalMetrics]:
+    """Puts the best weights that are at hand into the engine; returns their step and their evaluation.
+
+    Those are a checkpoint's, or the last ones. Where they are not of the best evaluation, that is said.
+    """
+    evaluations, checkpoint = dict(run.history.evaluations), None
+    last, best = run.history.evaluations[-1], stopping.best(metric, run.history.evaluations)
+    if best is None:
+        return last
+    try:
+        checkpoint = run.around.saver.best()
+    except DamagedError as error:
+        run.around.tell(f"warning: {error}", {})
+    saved = evaluations.get(checkpoint.step) if checkpoint is not None else None
+    taken = stopping.best(metric, [last] if checkpoint is None or saved is None else [(checkpoint.step, saved), last])
+    step = last[0] if taken is None else taken[0]
+    if step != best[0]:
+        run.around.tell(f"the best evaluation, of step {best[0]:,}, has no checkpoint (any more)", {})
+    if checkpoint is None or step == run.step:
+        return last
+    load(run.engine, checkpoint)
+    of = "the best evaluation" if step == best[0] else "the best one that has"
+    run.around.tell(f"the weights of step {step:,}, {of}, are taken", {})
+    return step, _evaluate(run)
 
 
 def _first_epoch(step: int, per_epoch: int, history: History) -> int:

@@ -305,10 +305,11 @@ class ExportConfig:
 class RunConfig:
     """The whole config of a run, resolved and checked.
 
-    Beside the groups stand two words of the command line:
+    Beside the groups stand three words of the command line:
 
     Attributes:
       resume: the checkpoints of the run that goes on, with `@<step>` behind it where one was asked for.
+      branch: likewise, of the run that a new one begins with.
       run: likewise, of the run that a command looks at.
     """
 
@@ -326,4 +327,5 @@ class RunConfig:
     plan: PlanConfig = field(default_factory=PlanConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
+    branch: str | None = None
     run: str | None = None

@@ -41,3 +41,13 @@ def reason(config: EarlyStoppingConfig, evaluations: Sequence[tuple[int, EvalMet
             count = "the last evaluation" if waited == 1 else f"the last {waited} evaluations"
             return f"early stopping: {metric} was best with {found}, and {count} did not improve on it{amount}"
     return None
+
+
+def best(metric: str, evaluations: Sequence[tuple[int, EvalMetrics]]) -> tuple[int, EvalMetrics] | None:
+    """Returns the best evaluation, the first of those that are alike; None where none is a number."""
+    found: tuple[int, EvalMetrics] | None = None
+    for step, metrics in evaluations:
+        value = value_of(metric, metrics)
+        if value == value and (found is None or better(metric, value, value_of(metric, found[1]))):
+            found = step, metrics
+    return found

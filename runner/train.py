@@ -22,7 +22,7 @@ from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, ShowsPieces, as_float, hold, holds_images
-from runner.errors import EngineError, Interrupted, TrackingError
+from runner.errors import EngineError, Interrupted, TrackingError, UnsavedError
 from runner.logs import quiet_native_log
 from runner.outputs import required, spared
 from runner.plan.command import compile_step, plan_engine
@@ -42,7 +42,7 @@ _TOLD = ("sweep", "plan", "verify", "export")  # groups that say nothing of a ru
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Trains, evaluates and records.
+    """Trains, evaluates and records; no other process goes on with the run until this returns.
 
     Args:
       config: checked.
@@ -52,16 +52,23 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       Interrupted: a signal ended the run, which is recorded as KILLED.
       DataError, EngineError, TrackingError, ConfigError: what failed, in one line; the run is recorded as FAILED.
     """
+    with ExitStack() as held:
+        _run(config, composed, held)
+
+
+def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     console = Console(highlight=False)
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
+    before = recovery.open_previous(config, content, held)
     if member.membership() is None:  # a sweep says in a line what its jobs differ in
         console.print(config_tree(content))
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     for warning in cautions.of_config(config):
         _warn(console, warning)
-    before = recovery.open_previous(config, content)
+    for line in before.says() if before else []:
+        console.print(line, soft_wrap=True, markup=False)
     with StopRequest() as stop:
         data = runner.dataset.load(config.dataset)
         total = lengths.total_steps(config, data.train.size)
@@ -69,7 +76,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         recovery.check_unfinished(config, before, total)
         profile.check(config, total)
         command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
-        run_id, finished = before.run.run_id if before else None, ExitStack()
+        run_id, finished = before.resumed_run_id if before else None, ExitStack()
         with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
             points = recovery.NewPoints(tracker, before.checkpoint if before else None)
             _log_inputs(tracker, folder, data, config)
@@ -95,7 +102,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
             stop.deferred = True
             profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
-            with recovery.saving(config, content, engine, tracker, folder, before, finished) as saver:
+            with recovery.saving(config, content, engine, tracker, folder, before, finished, held) as saver:
                 start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
                 log = member.reporting(points.log, folder)
                 around = loop.Around(log, points.forget, tell, display, stop, saver, profiler)
@@ -104,9 +111,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 used = utilisation(config.plan, measures, result.meter.steps_per_second)
                 if used is not None:
                     points.log(result.steps, {"throughput/model_flop_utilisation": used})
-                _record_result(config, engine, data, result, used, tracker, folder)
-                _record_profile(profiler.folder, tracker, console)
-            console.print(result_table(_result_rows(config, result, used)))
+                with _unsaved(result, tracker):
+                    _record_result(config, engine, data, result, used, tracker, folder)
+                    _record_profile(profiler.folder, tracker, console)
+                    console.print(result_table(_result_rows(config, result, used)))
         finished.close()
 
 
@@ -144,6 +152,25 @@ def open_run(
 
 
 @contextmanager
+def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
+    """Fails a run whose state could not be saved, after as much of its results is recorded as can be.
+
+    Raises:
+      UnsavedError: it could not.
+    """
+    if result.unsaved is None:
+        yield
+        return
+    tracker.set_tags({loop.UNSAVED: result.unsaved})
+    try:
+        yield
+    except OSError as error:  # the same disk is full, or it is another
+        logger.exception("results are not recorded")
+        raise UnsavedError(f"{result.unsaved}; not all of its results are recorded ({error})") from error
+    raise UnsavedError(result.unsaved)
+
+
+@contextmanager
 def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen.
 
@@ -158,7 +185,10 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     except (Interrupted, KeyboardInterrupt) as signal:
         status = "KILLED"
         tracker.set_tags({_ENDED: str(signal) or "ended by Ctrl-C"})
-        console.print("interrupted: metrics up to the last step are kept, the run's status is KILLED")
+        lost = f", {signal.unsaved}" if isinstance(signal, Interrupted) and signal.unsaved else ""
+        console.print(
+            f"interrupted: metrics up to the last step are kept{lost}, the run's status is KILLED", soft_wrap=True
+        )
         raise
     except EngineError as error:
         tracker.set_tags({_ENDED: str(error)})

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
-from runner.lock import locked
+import pytest
+
+from runner.lock import HeldError, locked, locked_at_once
 from tests.dataset.conftest import python
 
 HOLD = """
@@ -53,3 +56,34 @@ def test_the_lock_is_free_after_an_exception(tmp_path: Path) -> None:
         except KeyError:
             pass
     assert said == []
+
+
+HOLD_AT_ONCE = HOLD.replace("import locked", "import locked_at_once as locked")
+
+
+def test_what_may_not_wait_is_told_who_has_the_lock(tmp_path: Path) -> None:
+    first = python(HOLD_AT_ONCE, str(tmp_path / "lock"), "600")
+    _started(first, "held")
+    with pytest.raises(HeldError) as refused, locked_at_once(tmp_path / "lock"):
+        pytest.fail("two hold it")
+    assert refused.value.holder == str(first.pid)
+    first.kill()
+    first.wait(10)
+    for _ in range(2):
+        with locked_at_once(tmp_path / "lock"):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_what_is_no_lock_file_is_left_as_it_is(tmp_path: Path, kind: str) -> None:
+    thesis, lock = tmp_path / "thesis.txt", tmp_path / "lock"
+    thesis.write_text("of the user")
+    if kind == "link":
+        lock.symlink_to(thesis)
+    elif kind == "fifo":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    with pytest.raises(OSError, match="lock"), locked_at_once(lock):
+        pytest.fail("it is no lock")
+    assert thesis.read_text() == "of the user"

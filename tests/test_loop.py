@@ -21,6 +21,7 @@ from runner.engine.base import Engine, EvalMetrics, HostBatches, PlacedBatches
 from runner.errors import ConfigError, EngineError
 from runner.schema import CheckpointConfig, DatasetConfig, EarlyStoppingConfig, ProfileConfig, RunConfig, TrainerConfig
 from runner.signals import StopRequest
+from tests.checkpoint.numpy_engine import ABOUT
 from tests.numpy_engine import NumpyEngine
 
 EXAMPLES, BATCH = 40, 4
@@ -72,7 +73,7 @@ def train(
     keep = run.trainer.checkpoint
     saver: Saver = NoSaver()
     if keep.enabled:
-        take = take_state(held, {"run": "toy", "config": {}})
+        take = take_state(held, ABOUT)
         saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
     around = loop.Around(seen.log, seen.forgotten.append, seen.tell, NoDisplay(), StopRequest(), saver, profiler)

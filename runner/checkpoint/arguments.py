@@ -1,4 +1,7 @@
-"""`resume=<run id|latest>` and `run=...` on the command line. Imports neither NumPy nor what reads checkpoints."""
+"""`resume=<run id|latest>`, `branch=...` and `run=...` on the command line.
+
+Imports neither NumPy nor what reads checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from runner.errors import ConfigError, refuse
 from runner.paths import outputs_dir
 from runner.schema import CheckpointConfig
 
-KEYS = ("resume", "run")  # trains on; evaluates or exports
+KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
 _FOLDER = "trainer.checkpoint.folder"
 _MULTIRUN = ("-m", "--multirun")
 
@@ -34,7 +37,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not given:
         return list(arguments)
     if len(given) > 1:
-        raise ConfigError("run and resume are refused together: resume trains on, run is for evaluate and export")
+        raise ConfigError(
+            f"{' and '.join(given)} are refused together: resume trains on, branch does so as a new run, and "
+            "run is for evaluate and export; leave out all but one"
+        )
     key, wanted = next(iter(given.items()))
     if any(argument in _MULTIRUN for argument in arguments):
         raise refuse(key, wanted, allowed="one run, not a multirun", mend="drop -m, or set sweep.resume for a sweep")

@@ -13,7 +13,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from runner import stopping
-from runner.checkpoint import runs
+from runner.checkpoint import kept, runs, storage
 from runner.checkpoint.arguments import KEYS, folder_of, key_of
 from runner.checkpoint.resume import check_order
 from runner.checkpoint.runs import SavedRun
@@ -27,33 +27,67 @@ from runner.tracking import Tracker
 
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "numpy")
 _TAG = "runner.checkpoints"
+_ORIGIN = "runner.branched_from"
 
 
 @dataclass(frozen=True)
 class Previous:
-    """A run that goes on, and its checkpoint."""
+    """A run that goes on, or that another one begins with, and its checkpoint.
+
+    Attributes:
+      run: as it was left.
+      checkpoint: of it.
+      branches: whether a new run begins with the checkpoint, and this one stays as it is.
+    """
 
     run: SavedRun
     checkpoint: Checkpoint
+    branches: bool = False
+
+    @property
+    def resumed_run_id(self) -> str | None:
+        """The id in the tracking store of the run that goes on; null for a new one."""
+        return None if self.branches else self.run.run_id
+
+    def says(self) -> list[str]:
+        """Returns in lines what becomes of the run's other checkpoints; nothing where it goes on from its last."""
+        name = f"{self.run.run}@{self.checkpoint.step}"
+        if self.branches:
+            return [f"branch={name}: a new run begins with that state; run {self.run.run} stays as it is"]
+        after = kept.after(self.run.folder, self.checkpoint.step)
+        if not after:
+            return []
+        best = storage.best(self.run.folder)
+        steps = ", ".join(f"{step:,} (the best)" if best and best["step"] == step else f"{step:,}" for step in after)
+        return [
+            f"resume={name}: checkpoints of steps {steps} belong to what this run did after that; each goes when "
+            f"the run has come as far again and saved, the best when there is a new one (branch={name} keeps all)"
+        ]
 
 
-def open_previous(config: RunConfig, content: Mapping[str, Any]) -> Previous | None:
-    """Opens and checks the checkpoint that a run goes on from; None for a new run.
+def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack) -> Previous | None:
+    """Opens and checks the checkpoint that a run goes on from, or begins with; None for a new run.
 
     Args:
-      config: checked; its `resume` is what `arguments.expand` made of the command line.
+      config: checked; its `resume` or `branch` is what `arguments.expand` made of the command line.
       content: the config, resolved.
+      held: is given a lock on the run that goes on, so that no other process goes on with it.
 
     Raises:
       ConfigError: it is damaged, of a newer format, still running, or its examples are other ones.
     """
-    if config.resume is None:
+    key, wanted = ("resume", config.resume) if config.branch is None else ("branch", config.branch)
+    if wanted is None:
         return None
-    run, step = runs.find("resume", config.resume, folder_of(config.trainer.checkpoint))
-    runs.check_not_running("resume", run)
-    checkpoint = runs.open_checkpoint("resume", run, step)
+    place = folder_of(config.trainer.checkpoint)
+    run, step = runs.find(key, wanted, place)
+    if key == "resume":
+        held.enter_context(runs.held(key, run))
+        run, step = runs.find(key, wanted, place)  # as it is now that no other process can change it
+        runs.check_not_running(key, run)
+    checkpoint = runs.open_checkpoint(key, run, step)
     check_order(checkpoint, content)
-    return Previous(run, checkpoint)
+    return Previous(run, checkpoint, branches=key == "branch")
 
 
 def check_unfinished(config: RunConfig, before: Previous | None, total: int) -> None:
@@ -62,17 +96,18 @@ def check_unfinished(config: RunConfig, before: Previous | None, total: int) -> 
     Raises:
       ConfigError: it is such a run.
     """
-    if before is None or not before.run.record.get("finished"):
+    if before is None or not (before.branches or before.run.record.get("finished")):
         return
+    key = "branch" if before.branches else "resume"
     if before.checkpoint.step >= total:
         raise ConfigError(
-            f"resume={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
+            f"{key}={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
             f"set trainer.epochs={config.trainer.epochs + 1} or more to train on"
         )
     reason = stopping.reason(config.trainer.early_stopping, evaluations_of(before.checkpoint.history()))
     if reason is not None:
         raise ConfigError(
-            f"resume={before.run.run} is refused: the run has ended by {reason}; set a larger "
+            f"{key}={before.run.run} is refused: the run has ended by {reason}; set a larger "
             "trainer.early_stopping.patience, or trainer.early_stopping.metric=null, to train on"
         )
 
@@ -130,6 +165,7 @@ def saving(
     folder: Path,
     before: Previous | None,
     recorded: ExitStack,
+    held: ExitStack,
 ) -> Iterator[Saver]:
     """Yields what saves the run's state.
 
@@ -142,17 +178,26 @@ def saving(
       before: where it goes on.
       recorded: to be closed when the tracker has the run as finished. Until then a run that is killed can go on, to
         record what it has not.
+      held: is given a lock on a new run, so that no other process goes on with it.
+
+    Raises:
+      OSError: the folder can't be written.
     """
     wanted = config.trainer.checkpoint
     if not wanted.enabled:
         yield NoSaver()
         return
-    run = before.run.run if before else tracker.run_id or folder.name
-    tracked = before.run.run_id is not None if before else tracker.run_id is not None
-    place = before.run.folder.parent if before else folder_of(wanted)
+    resumed = before.run if before and not before.branches else None
+    place = resumed.folder.parent if resumed else folder_of(wanted)
+    run = resumed.run if resumed else tracker.run_id or runs.free_name(place, folder.name)
+    tracked = resumed.run_id is not None if resumed else tracker.run_id is not None
     overrides = [one for one in HydraConfig.get().overrides.task if key_of(one) not in KEYS]
-    saved = runs.register(place, run, tracked=tracked, overrides=overrides)
-    tracker.set_tags({_TAG: str(saved.folder)})
+    if resumed is None:
+        held.enter_context(runs.held("trainer.checkpoint.folder", SavedRun(place / run, {"run": place})))
+    name = resumed.folder.name if resumed else None
+    saved = runs.register(place, run, tracked=tracked, overrides=overrides, name=name)
+    origin = {_ORIGIN: f"{before.run.run}@{before.checkpoint.step}"} if before and before.branches else {}
+    tracker.set_tags({_TAG: str(saved.folder), **origin})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     start = before.checkpoint.step if before else 0
     saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start)
@@ -163,9 +208,17 @@ def saving(
     finally:
         saver.close()
         if finished:
-            recorded.callback(runs.end, saved, finished=True)
+            recorded.callback(_end, saved, finished=True)
         else:
-            runs.end(saved, finished=False)
+            _end(saved, finished=False)
+
+
+def _end(run: SavedRun, *, finished: bool) -> None:
+    """Notes that the run has ended; that is no reason to fail, as others see that its process has gone."""
+    try:
+        runs.end(run, finished=finished)
+    except OSError as error:
+        _warn(f"the end of the run is not noted in {run.folder}: {error}")
 
 
 def versions() -> dict[str, str]:

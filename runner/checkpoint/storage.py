@@ -7,28 +7,41 @@
 
 Arrays lie under their canonical paths in safetensors files, which need neither TensorFlow nor JAX to be read. A
 variable that is split over a mesh is written in its parts, so that no host puts the whole model together.
+
+Nothing is removed that is not a checkpoint of this kind, by its folder's name and its manifest, with no file besides.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runner.checkpoint import files, manifest
+from runner.checkpoint.files import DamagedError
+from runner.checkpoint.lineage import Lineage
+from runner.checkpoint.manifest import FORMAT
+from runner.checkpoint.reading import REPLACED, Checkpoint, folder_name, read_manifest
+from runner.checkpoint.typed import MisfitError, mapping, number, text, whole
 from runner.engine.base import Array, Part
 from runner.errors import ConfigError
 
-FORMAT = 1
+__all__ = ["BEST", "FORMAT", "Checkpoint", "Content", "DamagedError"]
+
 BEST = "best.json"  # which step, by which metric
-_PREFIX, _UNFINISHED = "step-", ".unfinished-"
-_MANIFEST, _ARRAYS, _HISTORY = "checkpoint.json", "arrays-00000.safetensors", "history.safetensors"
+LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
+_UNFINISHED = ".unfinished-"
+_STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
+_LEFT = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
+_LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
+_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)  # what it writes into, and renames
 
 
 @dataclass(frozen=True)
@@ -39,17 +52,15 @@ class Content:
       step: training steps done.
       parts: canonical path to the parts of a variable or slot, each with its place in the whole.
       history: named arrays of metrics so far.
-      about: config, seed, position in the data, versions; plain values.
+      about: run, config, seed, versions, time and last metrics; plain values.
+      went_back: see `runner.checkpoint.lineage`.
     """
 
     step: int
     parts: Mapping[str, Sequence[Part]]
     history: Mapping[str, Array]
     about: Mapping[str, Any]
-
-
-class DamagedError(ConfigError):
-    """A checkpoint whose bytes are not those that were written."""
+    went_back: Lineage = ()
 
 
 def write(folder: Path, content: Content) -> Path:
@@ -66,195 +77,208 @@ def write(folder: Path, content: Content) -> Path:
       The checkpoint's own folder.
 
     Raises:
-      OSError: the disk is full, or can't be written.
+      OSError: the disk is full, or can't be written; what was begun is gone again. safetensors has errors of its own
+        for the same.
     """
-    target = folder / f"{_PREFIX}{content.step:09d}"
     making = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
-    shutil.rmtree(making, ignore_errors=True)
+    _discard(making)
     making.mkdir(parents=True)
+    try:
+        _fill(making, content)
+        return _put_in_place(making, folder, content.step)
+    except Exception:
+        _discard(making)
+        raise
+
+
+def _fill(making: Path, content: Content) -> None:
     arrays, tensors = {}, {}
     for path, parts in content.parts.items():
         places = []
-        for number, part in enumerate(parts):
-            key = path if len(parts) == 1 else f"{path}@{number}"
+        for count, part in enumerate(parts):
+            key = path if len(parts) == 1 else f"{path}@{count}"
             tensors[key] = np.ascontiguousarray(part.array).reshape(part.array.shape)
-            places.append({"file": _ARRAYS, "key": key, "start": list(part.start)})
+            places.append({"file": manifest.ARRAYS, "key": key, "start": list(part.start)})
         first = parts[0]
         arrays[path] = {"shape": list(first.whole), "dtype": str(first.array.dtype), "parts": places}
-    files = {}
-    for name, named in ((_ARRAYS, tensors), (_HISTORY, dict(content.history))):
+    written = {}
+    for name, named in ((manifest.ARRAYS, tensors), (manifest.HISTORY, dict(content.history))):
         _save(making / name, named)
-        files[name] = {"bytes": (making / name).stat().st_size, "sha256": _digest(making / name)}
-    manifest = {"format": FORMAT, "step": content.step, **content.about, "files": files, "arrays": arrays}
-    manifest["sha256"] = _manifest_digest(manifest)
-    _write_synced(making / _MANIFEST, json.dumps(manifest, indent=1).encode())
-    if target.exists():  # the same step again, after a resume from an earlier one
-        remove(folder, content.step)
-    making.rename(target)
-    _sync_folder(folder)
-    return target
-
-
-def steps(folder: Path) -> list[int]:
-    """Returns the steps of a folder's checkpoints, in order; one that was never finished does not count."""
-    names = (path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*"))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def place(folder: Path, step: int) -> Path:
-    """Returns where the checkpoint of a step lies."""
-    return folder / f"{_PREFIX}{step:09d}"
-
-
-def remove(folder: Path, step: int) -> None:
-    """Removes a checkpoint, first from sight."""
-    gone = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
-    shutil.rmtree(gone, ignore_errors=True)
-    place(folder, step).rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
-
-
-def clean(folder: Path) -> None:
-    """Removes what a process that died left half written."""
-    for left in folder.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-class Checkpoint(Mapping[str, Array]):
-    """A checkpoint that was read and found whole: canonical path to array, each put together when it is asked for.
-
-    Attributes:
-      step: training steps done.
-      about: config, seed, position in the data, versions; plain values.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Opens and checks a checkpoint.
-
-        Raises:
-          DamagedError: a file is missing, or its bytes have changed.
-          ConfigError: a format that this version does not know.
-        """
-        self.folder = folder
-        manifest = read_manifest(folder)
-        for name, wanted in manifest["files"].items():
-            _check_file(folder / name, wanted)
-        self.step, self.about = int(manifest["step"]), manifest
-        self._arrays: dict[str, Any] = manifest["arrays"]
-
-    def __getitem__(self, path: str) -> Array:
-        return self.read(path)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def shape(self, path: str) -> tuple[int, ...]:
-        """Returns the shape of a whole array, without reading it."""
-        return tuple(self._arrays[path]["shape"])
-
-    def read(self, path: str) -> Array:
-        """Returns a whole array."""
-        from safetensors import safe_open
-
-        entry = self._arrays[path]
-        whole: Array = np.empty(entry["shape"], entry["dtype"])
-        for part in entry["parts"]:
-            with safe_open(self.folder / part["file"], framework="numpy") as file:
-                piece = file.get_tensor(part["key"])
-            index = tuple(slice(start, start + size) for start, size in zip(part["start"], piece.shape, strict=True))
-            whole[index] = piece
-        return whole
-
-    def history(self) -> dict[str, Array]:
-        """Returns the metrics so far, as they were given to `write`."""
-        from safetensors.numpy import load_file
-
-        return dict(load_file(self.folder / _HISTORY))
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns what a checkpoint says of itself; its arrays are not looked at.
-
-    Raises:
-      DamagedError: it is missing, or not as it was written.
-      ConfigError: a format that this version does not know.
-    """
-    path = folder / _MANIFEST
-    try:
-        manifest = json.loads(path.read_text())
-        known = int(manifest["format"])
-    except FileNotFoundError:
-        raise DamagedError(f"{path} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"{path} can't be read") from error
-    if known > FORMAT:
-        raise ConfigError(
-            f"checkpoint {folder} is refused: it has format {known}, this version reads up to {FORMAT}; "
-            "use the version of the runner that wrote it, or a newer one"
-        )
-    if manifest.pop("sha256", None) != _manifest_digest(manifest):
-        raise DamagedError(f"{path} is not as it was written")
-    return dict(manifest)
-
-
-def _check_file(path: Path, wanted: Mapping[str, Any]) -> None:
-    if not path.is_file():
-        raise DamagedError(f"{path} is missing")
-    if path.stat().st_size != wanted["bytes"]:
-        raise DamagedError(f"{path} has {path.stat().st_size:,} bytes, {wanted['bytes']:,} were written")
-    if _digest(path) != wanted["sha256"]:
-        raise DamagedError(f"{path} is not as it was written: its SHA-256 differs")
+        written[name] = {"bytes": (making / name).stat().st_size, "sha256": files.digest(making / name)}
+    back = {manifest.WENT_BACK: content.went_back} if content.went_back else {}
+    said = {"format": FORMAT, "step": content.step, **back, **content.about, "files": written, "arrays": arrays}
+    files.write_synced(making / manifest.NAME, manifest.sealed(said))
 
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:
     from safetensors.numpy import save_file
 
     save_file(arrays, path)
+    # safetensors makes its files for their owner alone; what the user lets others read is told by the folder.
+    path.chmod(stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(path.parent)
+def _put_in_place(making: Path, folder: Path, step: int) -> Path:
+    """Renames a checkpoint into its place; one of the same step stays readable until then."""
+    target = _name(folder, step)
+    replaced = target.with_name(target.name + REPLACED)
+    if is_ours(target):
+        _discard(replaced)
+        target.rename(replaced)
+    elif os.path.lexists(target):
+        set_aside(target)
+    making.rename(target)
+    files.sync_folder(folder)
+    _discard(replaced)
+    return target
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename last; systems that can't open a folder need no such thing."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+def steps(folder: Path) -> list[int]:
+    """Returns the steps of a folder's checkpoints, in order; one that was never finished does not count."""
+    try:
+        names = [_STEP.fullmatch(path.name) for path in folder.iterdir()]
+    except OSError:
+        return []
+    return sorted({int(name[1]) for name in names if name})
+
+
+def place(folder: Path, step: int) -> Path:
+    """Returns where the checkpoint of a step lies."""
+    target = _name(folder, step)
+    replaced = target.with_name(target.name + REPLACED)
+    # A process may have died between the two renames of `_put_in_place`.
+    return replaced if not os.path.lexists(target) and os.path.lexists(replaced) else target
+
+
+def _name(folder: Path, step: int) -> Path:
+    return folder / folder_name(step)
+
+
+def lineages(folder: Path) -> dict[int, Lineage]:
+    """Returns the history that each of a folder's checkpoints belongs to.
+
+    One that can't be read counts as of the first, so that what comes after a return behind it does not go on from it.
+    """
+    found: dict[int, Lineage] = {}
+    for step in steps(folder):
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            found[step] = manifest.read(place(folder, step)).went_back
+        except ConfigError:
+            found[step] = ()
+    return found
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def is_checkpoint(path: Path) -> bool:
+    """Returns whether a folder is a checkpoint, of the step that its name says, by its manifest."""
+    try:
+        read_manifest(path)
+    except ConfigError:
+        return False
+    return True
 
 
-def _manifest_digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+def is_ours(path: Path) -> bool:
+    """Returns whether a folder is such a checkpoint, and holds nothing besides: it may be removed."""
+    try:
+        found = read_manifest(path)
+        return {child.name for child in path.iterdir()} <= {manifest.NAME, *found.files}
+    except (ConfigError, OSError):
+        return False
+
+
+def remove(folder: Path, step: int) -> bool:
+    """Removes a checkpoint, first from sight.
+
+    Returns:
+      Whether it did: what is not ours stays as it is.
+    """
+    path = place(folder, step)
+    if not is_ours(path):
+        return False
+    gone = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
+    _discard(gone)
+    path.rename(gone)
+    _discard(gone)
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Gives what lies in a checkpoint's place, and may not be removed, a name by which it is not taken for one.
+
+    Returns:
+      The new name.
+    """
+    names = [f"aside-{path.name}", *(f"aside-{path.name}-{count}" for count in range(2, 1000))]
+    free = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
+    path.rename(free)
+    return free
+
+
+def clean(folder: Path) -> None:
+    """Clears what a process that died left half written, and puts back what it was about to replace."""
+    for left in list(folder.iterdir()) if folder.is_dir() else []:
+        if _LEFT.fullmatch(left.name):
+            _discard(left)
+        elif _LEFT_FILE.fullmatch(left.name):
+            _unlink(left)
+        elif _STEP.fullmatch(left.name) and left.name.endswith(REPLACED):
+            target = left.with_name(left.name.removesuffix(REPLACED))
+            if os.path.lexists(target):
+                _discard(left)
+            else:
+                left.rename(target)
+
+
+def _discard(path: Path) -> None:
+    """Removes a folder of ours, file by file; one with anything else in it stays, with that."""
+    if not files.is_folder(path):
+        return
+    for child in path.iterdir():
+        if manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
+            _unlink(child)
+    with suppress(OSError):  # there is more in it
+        path.rmdir()
+
+
+def _unlink(path: Path) -> None:
+    if stat.S_ISREG(path.lstat().st_mode):
+        path.unlink()
 
 
 def best(folder: Path) -> dict[str, Any] | None:
-    """Returns metric, value and step of the best checkpoint; None where there is none."""
-    try:
-        found = json.loads((folder / BEST).read_text())
-        return found if found["step"] in steps(folder) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    """Returns metric, value and step of the best checkpoint; None where there is none.
+
+    Raises:
+      DamagedError: what it says is not so; without the file, there is none.
+    """
+    path = folder / BEST
+    if not os.path.lexists(path):
         return None
+    try:
+        found = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
+        metric, value, step = text(found["metric"], "metric"), number(found["value"], "value"), found["step"]
+        if whole(step, "step") not in steps(folder):
+            raise MisfitError(f"there is no checkpoint of step {step}")
+        with suppress(DamagedError):  # which whoever opens that checkpoint is told
+            if read_manifest(place(folder, step)).about["metrics"].get(metric) != value:
+                raise MisfitError(f"the checkpoint of step {step} has another {metric}")
+    except MisfitError as error:
+        raise DamagedError(f"{path} is not as it was written: {error}") from error
+    return found
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a small file that appears whole or not at all."""
-    making = path.with_name(f".unfinished-{path.name}")
-    making.write_text(json.dumps(content, indent=1) + "\n")
-    making.replace(path)
+def write_best(folder: Path, record: Mapping[str, Any]) -> None:
+    """Notes which checkpoint is the best; it has been written.
+
+    Raises:
+      OSError: the disk is full, or can't be written.
+    """
+    files.write_json(folder / BEST, record)
+
+
+def forget_best(folder: Path) -> None:
+    """Notes that there is no best checkpoint any more: it is about to go, or to be replaced."""
+    with suppress(FileNotFoundError):
+        _unlink(folder / BEST)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from runner import feed, lengths
 from runner.checkpoint import runs
 from runner.checkpoint.arguments import folder_of
 from runner.checkpoint.recovery import Previous
 from runner.checkpoint.resume import load
+from runner.config import flatten
 from runner.dataset import Dataset, Split
 from runner.dataset.splits import Slice, parse_split
 from runner.engine import make_engine
@@ -29,8 +29,9 @@ def open_saved(config: RunConfig, command: str) -> Previous:
     Raises:
       ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
     """
-    if config.resume is not None:
-        raise refuse("resume", config.resume, allowed=f"resume trains on, {command} takes run", mend="write run=...")
+    for key, value in (("resume", config.resume), ("branch", config.branch)):
+        if value is not None:
+            raise refuse(key, value, allowed=f"{key} trains on, {command} takes run", mend="write run=...")
     if config.run is None:
         raise refuse(
             "run", None, allowed=f"{command} needs a run that left checkpoints", mend="set run=latest or run=<run id>"
@@ -96,6 +97,6 @@ def split_key(text: str) -> str:
 
 def place_of(config: RunConfig, saved: Previous) -> str:
     """Returns where an evaluation's figures go in the run: the split's name, behind another dataset's."""
-    trained: dict[str, Any] = saved.checkpoint.about["config"]["dataset"]
+    trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
     split = split_key(config.dataset.eval)
-    return split if config.dataset.name == trained["name"] else f"{config.dataset.name.replace('/', '_')}/{split}"
+    return split if config.dataset.name == trained else f"{config.dataset.name.replace('/', '_')}/{split}"

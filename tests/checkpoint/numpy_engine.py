@@ -92,6 +92,10 @@ class NumpyEngine:
         self.weight, self.momentum = state["d/kernel"], state["optimizer/momentum/d/kernel"]
 
 
+# What every checkpoint of a run says of it.
+ABOUT = {"run": "r", "config": {"trainer": {}}, "seed": 1, "versions": {"numpy": np.__version__}}
+
+
 def dataset(size: int = 70, classes: int = 3) -> Any:
     """Returns a train and a test split of random images that can be told apart."""
     rng = np.random.default_rng(3)

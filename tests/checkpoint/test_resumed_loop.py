@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runner import loop
-from runner.checkpoint import storage
+from runner.checkpoint import lineage, storage
 from runner.checkpoint.recovery import NewPoints
 from runner.checkpoint.resume import load
 from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
@@ -25,7 +25,7 @@ from runner.profile import Profiler
 from runner.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.signals import StopRequest
 from runner.tracking import NullTracker
-from tests.checkpoint.numpy_engine import NumpyEngine, dataset
+from tests.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
 
 DATA = dataset()
 
@@ -95,7 +95,7 @@ def train(
     if start is not None:
         load(held, start)
     if folder is not None:
-        take = take_state(held, {})
+        take = take_state(held, ABOUT)
         saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0)
     points = NewPoints(store, start)
     begin = loop.Start(start.step, start.history()) if start else None
@@ -109,7 +109,7 @@ def nothing(*_: object) -> Any:
 
 
 def last(folder: Path) -> Checkpoint | None:
-    there = storage.steps(folder)
+    there = lineage.live(storage.lineages(folder))
     return Checkpoint(storage.place(folder, there[-1])) if there else None
 
 
@@ -203,12 +203,13 @@ def test_every_multiple_is_saved_with_what_was_known_then(tmp_path: Path) -> Non
     assert found["evaluations"][:, 0].tolist() == [8]
 
 
-def test_going_back_behind_checkpoints_removes_them(tmp_path: Path) -> None:
+def test_what_lies_after_a_step_is_replaced_as_the_run_comes_as_far_again(tmp_path: Path) -> None:
     config = make_config(5, keep=99)
     train(config, Store(), tmp_path)
     engine, _ = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, 10)))
-    assert 24 in storage.steps(tmp_path)
+    assert storage.steps(tmp_path)[-1] == 24
     np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
+    assert lineage.live(storage.lineages(tmp_path)) == storage.steps(tmp_path)
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(

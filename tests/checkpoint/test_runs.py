@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import arguments, resume, runs, storage
+from runner.checkpoint import arguments, files, resume, runs, storage
 from runner.errors import ConfigError
 from runner.tracking import process
 from tests.checkpoint.test_storage import content, flip
@@ -21,9 +21,9 @@ def folder(tmp_path: Path) -> Path:
     for number, (name, steps) in enumerate([("aaaa1111", [5]), ("aaaa2222", [10, 20])]):
         saved = runs.register(tmp_path, name, tracked=True, overrides=OVERRIDES)
         record = {**saved.record, "started": 100.0 + number}
-        storage.write_json(saved.folder / "run.json", record)
+        files.write_json(saved.folder / "run.json", record)
         for step in steps:
-            storage.write(saved.folder, content(step))
+            storage.write(saved.folder, content(step, name))
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def test_a_run_is_found_by_id_beginning_folder_or_as_the_latest(folder: Path) ->
 
 
 def test_the_best_is_found_by_its_name(folder: Path) -> None:
-    storage.write_json(folder / "aaaa2222" / storage.BEST, {"metric": "eval/loss", "value": 0.1, "step": 10})
+    files.write_json(folder / "aaaa2222" / storage.BEST, {"metric": "eval/loss", "value": 0.1, "step": 10})
     assert runs.find("run", "latest@best", folder)[1] == 10
 
 
