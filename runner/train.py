@@ -77,7 +77,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 if before is not None:
                     load(engine, before.checkpoint)
                 warnings, measures = _log_plan(config, engine, data, tracker, folder)
-            points.log_changed(before.checkpoint.step if before else 0, measures)
+            points.log_changed(before.checkpoint.step if before else 0, measures, content)
             for warning in warnings:
                 console.print(f"warning: {warning}", soft_wrap=True, markup=False)
             _say_examples(console, config, data)
