@@ -79,9 +79,7 @@ def train(
     return loop.train(run, held, dataset(), around, start), seen
 
 
-def test_the_throughput_of_an_epochs_last_step_is_logged_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_throughput_of_an_epochs_last_step_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_SECONDS_BETWEEN_RATES", 0.0)
     _, seen = train(config(), NumpyEngine(), tmp_path)
     steps = [step for step, _ in seen.of("throughput/step_ms")]
