@@ -31,7 +31,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 # What a change means, by the event and the path in the folder; the first that fits.
 _KINDS = (
     ("removal", r"os\.(remove|rmdir) checkpoints/.*|os\.rename .*/step-[^/]*"),
-    ("record", r"\S+ checkpoints/.*(run|best)\.json"),
+    ("record", r"\S+ checkpoints/.*(run|best)\.json[^/]*"),
     ("checkpoint", r"\S+ checkpoints/.*"),
     ("artifacts", r"\S+ mlartifacts/.*"),
     ("results", r"\S+ run[^/]*/[^.][^/]*\.(png|json|txt|csv|md|svg)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from runner.checkpoint import storage
 from runner.checkpoint.storage import Checkpoint
 
 _TIMES = "throughput/"  # metrics that measure time
+_LEFT_OVER = re.compile(r"\.unfinished.*|\.tmp.*|.*\.replaced")  # names of what is not whole
 _WINDOWS = ("train/", "learning_rate")  # metrics of a few steps each
 _RESULTS = ("steps", "taken_step", "ended", "train_loss", "train_accuracy", "eval_loss", "eval_accuracy")
 Points = Mapping[str, list[tuple[int, float]]]
@@ -64,7 +66,7 @@ def left_in(folder: Path, uri: str) -> Left:
     histories = {key: client.get_metric_history(run_id, key) for key in finished[0].data.metrics}
     points = {key: [(m.step, m.value) for m in sorted(ms, key=_logged)] for key, ms in histories.items()}
     faults = [f"run {one.info.run_id} is {one.info.status}" for one in found if not _is_right(one, run_id)]
-    faults += [f"{path.name} is left over" for path in place.rglob("*") if path.name.startswith(".unfinished")]
+    faults += [f"{path.name} is left over" for path in place.rglob("*") if _LEFT_OVER.fullmatch(path.name)]
     if not json.loads((place / "run.json").read_text()).get("finished"):
         faults.append("run.json does not say that the run has finished")
     newest = max(folder.glob("run*/summary.json"), key=lambda path: path.stat().st_mtime)
