@@ -172,7 +172,7 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
             taken = (taken[0], _evaluate(run))
     except Interrupted as interrupted:
         try:
-            run.history.flush()
+            run.history.drain()  # an open window is saved as it is: it is closed where a run that goes on closes it
         except NotFiniteError:  # what would have been gone back from; a run that goes on from here meets it again
             if trainer.on_nan != "restore":
                 raise
@@ -251,16 +251,17 @@ def _train_epoch(run: _Run, epoch: int) -> None:
             run.step += placed.steps
             around.profiler.after_call(run.step, history.drain)
             run.calls.observe(run.meter.call_done(placed.steps))
-            if time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
+            epoch_done = run.step == first + run.per_epoch
+            if not epoch_done and time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
                 rated = time.monotonic()
                 _log_rate(around.log, run.step, run.meter.recent, batch_size)
             around.display.update(run.step - first, run.meter.recent, *history.epoch_means())
             around.stop.raise_if_requested()
-            if run.step < first + run.per_epoch:  # the epoch's last step is saved with its evaluation
+            if not epoch_done:  # the epoch's last step is saved with its evaluation
                 around.saver.save_if_due(run.step, history)
     history.drain()
     run.meter.waited()
-    # Logged at least once an epoch, however short it is.
+    # Logged at least once an epoch, however short it is; not twice at its last step.
     _log_rate(around.log, run.step, run.meter.steps_per_second, batch_size)
 
 

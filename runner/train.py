@@ -89,7 +89,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
                 if before is not None:
                     load(engine, before.checkpoint)
                 warnings, measures = _log_plan(config, engine, data, tracker, folder)
-            points.log_changed(before.checkpoint.step if before else 0, measures)
+            points.log_changed(before.checkpoint.step if before else 0, measures, content)
             warnings += cautions.of_rates(config.optimizer, total) + _doubted_outputs(config, engine, data)
             for warning in warnings:
                 _warn(console, warning)

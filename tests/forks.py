@@ -26,6 +26,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TENSORFLOW, JAX = "tensorflow", "jax"
+# XLA's work on fast code for CPUs is most of a short run's time; what is computed is the same without it.
+SLOW_CODE = " ".join(
+    [
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false",
+    ]
+)
 # What the product sets before the imports, see `runner.engine` and `runner.tracking.mlflow_import`.
 _ALWAYS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -58,7 +66,7 @@ class Server:
 
     def __init__(self, library: str, connection: socket.socket, environment: Mapping[str, str]) -> None:
         self.framework, self.environment = library, dict(environment)
-        self._connection, self._lock = connection, threading.Lock()
+        self._connection = connection
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Returns whether the imported libraries have read what this environment holds."""
@@ -77,7 +85,7 @@ class Server:
           streams: file descriptors that become its 0, 1 and 2.
         """
         body = json.dumps(request).encode()
-        with self._lock:
+        with _forking:
             adopt_orphans(True)  # the server's own child ends at once and leaves its child to us
             try:
                 socket.send_fds(self._connection, [struct.pack("!I", len(body))], list(streams))
@@ -106,6 +114,7 @@ def adopt_orphans(on: bool) -> None:
 
 REAL = ("RUNNER_TESTS_FORK", "0")  # set in the environment: every program is started for real
 _servers: dict[str, Server] = {}
+_forking = threading.RLock()  # who adopts orphans is a property of the process, not of a server
 inherited: Server | None = None  # in a forked program: the server that its own children are forked of
 _real_popen = subprocess.Popen
 
@@ -113,16 +122,21 @@ _real_popen = subprocess.Popen
 def _server(library: str) -> Server | None:
     if inherited is not None:
         return inherited if inherited.framework == library else None
-    if library not in _servers:
-        ours, its = socket.socketpair()
-        environment = {key: value for key, value in os.environ.items() if key not in _READ_LATER}
-        environment |= PREPARED[library]
-        command = [sys.executable, "-m", "tests.fork_server", library, str(its.fileno())]
-        process = _real_popen(command, env=environment, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-        process.returncode = 0  # it ends when this process does, and nobody waits for it
-        its.close()
-        _servers[library] = Server(library, ours, os.environ)
-    return _servers[library]
+    with _forking:
+        if library not in _servers:
+            _servers[library] = _started(library)
+        return _servers[library]
+
+
+def _started(library: str) -> Server:
+    ours, its = socket.socketpair()
+    environment = {key: value for key, value in os.environ.items() if key not in _READ_LATER}
+    environment |= PREPARED[library]
+    command = [sys.executable, "-m", "tests.fork_server", library, str(its.fileno())]
+    process = _real_popen(command, env=environment, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+    process.returncode = 0  # it ends when this process does, and nobody waits for it
+    its.close()
+    return Server(library, ours, os.environ)
 
 
 def library_of(arguments: Sequence[str]) -> str | None:

@@ -80,6 +80,14 @@ def train(
     return loop.train(run, held, dataset(), around, start), seen
 
 
+def test_the_throughput_of_an_epochs_last_step_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_SECONDS_BETWEEN_RATES", 0.0)
+    _, seen = train(config(), NumpyEngine(), tmp_path)
+    steps = [step for step, _ in seen.of("throughput/step_ms")]
+    assert {STEPS, 2 * STEPS} < set(steps)
+    assert len(set(steps)) == len(steps)
+
+
 def restoring(**trainer: Any) -> RunConfig:
     return config(on_nan="restore", checkpoint=CheckpointConfig(every_steps=5, best=None), **trainer)
 

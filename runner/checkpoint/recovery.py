@@ -28,6 +28,7 @@ from runner.tracking import Tracker
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "numpy")
 _TAG = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
+_PLANNED = ("engine", "mesh", "layout", "model", "optimizer", "dataset")  # groups that a plan comes from
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class NewPoints:
           tracker: of the run.
           checkpoint: where it goes on; null: a new run.
         """
-        self._tracker = tracker
+        self._tracker, self._before = tracker, checkpoint
         self._stored = tracker.logged() if checkpoint is not None else {}
         restores = restores_of(checkpoint.history()) if checkpoint is not None else []
         self._done_again = max((restore.bad for restore in restores), default=0)
@@ -150,10 +151,22 @@ class NewPoints:
             key: {at: value for at, value in points.items() if at <= step} for key, points in self._stored.items()
         }
 
-    def log_changed(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs the values that are not the last ones of their metric."""
+    def log_changed(self, step: int, values: Mapping[str, float], content: Mapping[str, Any]) -> None:
+        """Logs the values that are not the last ones of their metric.
+
+        Args:
+          step: training steps done.
+          values: what the config alone decides.
+          content: the config, resolved.
+        """
         last = {key: points[max(points)] for key, points in self._stored.items() if points}
-        self.log(step, {key: value for key, value in values.items() if last.get(key) != value})
+        lost = {key: value for key, value in values.items() if key not in last}
+        self.log(0 if self._is_planned_alike(content) else step, lost)  # on their way when the process died
+        self.log(step, {key: value for key, value in values.items() if key in last and last[key] != value})
+
+    def _is_planned_alike(self, content: Mapping[str, Any]) -> bool:
+        before = self._before.about["config"] if self._before is not None else content
+        return all(before.get(group) == content.get(group) for group in _PLANNED)
 
 
 @contextmanager

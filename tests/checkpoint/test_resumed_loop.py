@@ -174,13 +174,39 @@ def test_ended_by_a_signal_it_loses_no_step(
         before = last(folder)
         if before is not None:
             assert before.step == max(step for _, step, _ in store.points), "saved where it stopped"
+        if before is None:
+            store.points.clear()  # the next run is a new one
         engine, result = train(config, store, folder, before)
-        np.testing.assert_array_equal(engine.weight, whole[0].weight)
-        assert result.evaluation.loss == whole[1].evaluation.loss
-        assert (result.epoch_loss, result.epoch_accuracy) == (whole[1].epoch_loss, whole[1].epoch_accuracy)
+        same(engine, result, whole)
+        assert set(whole[2].points) <= set(store.points), "besides, the mean of what it had done where it stopped"
         keys = [(key, step) for key, step, _ in store.points]
         assert len(keys) == len(set(keys))
         assert {step for key, step in keys if key == "eval/loss"} == {8, 16, 24}
+
+
+def planned(mesh: str) -> dict[str, Any]:
+    return {"mesh": mesh, "trainer": {"epochs": 3}}
+
+
+@pytest.mark.parametrize(
+    ("stored", "mesh", "expected"),
+    [
+        ([("plan/flops", 0, 7.0)], "batch2", [("plan/flops", 0, 7.0)]),
+        ([], "batch2", [("plan/flops", 0, 7.0)]),
+        ([], "batch8", [("plan/flops", 10, 7.0)]),
+        ([("plan/flops", 0, 6.0)], "batch8", [("plan/flops", 0, 6.0), ("plan/flops", 10, 7.0)]),
+    ],
+    ids=["stored", "lost", "lost on another mesh", "changed"],
+)
+def test_a_plan_is_logged_once_where_it_began(
+    tmp_path: Path, stored: list[tuple[str, int, float]], mesh: str, expected: list[tuple[str, int, float]]
+) -> None:
+    train(make_config(10), Store(), tmp_path)
+    found = Checkpoint(storage.place(tmp_path, 20))
+    found.about["config"] = planned("batch2")
+    store = Store(points=stored)
+    NewPoints(store, found).log_changed(10, {"plan/flops": 7.0}, planned(mesh))
+    assert store.points == expected
 
 
 def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
