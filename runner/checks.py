@@ -13,6 +13,7 @@ from runner.errors import refuse
 from runner.model import target
 from runner.optimizer import RULE_KEYS, SCHEDULES
 from runner.schema import ClipConfig, DatasetConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from runner.tracking.secrets import TRACKING, reveal
 
 ENGINES = ("keras_dtensor", "core_dtensor", "jax")
 
@@ -47,6 +48,8 @@ def check(config: RunConfig) -> None:
             allowed="tracking=none records nowhere, so the two exclude each other",
             mend="leave out one of tracking=none and tracking.uri",
         )
+    if config.tracking.uri is not None:
+        reveal(TRACKING, config.tracking.uri)
     for key in ("bandwidth_gb_s", "gflops"):
         within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():

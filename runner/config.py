@@ -17,7 +17,8 @@ from omegaconf.errors import (
 
 from runner import checks
 from runner.errors import ConfigError, refuse
-from runner.schema import ModelConfig, RunConfig
+from runner.schema import ModelConfig, RunConfig, TrackingConfig
+from runner.tracking import secrets
 
 _WORDS = ("resume", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
@@ -75,7 +76,10 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
         resolved = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), resolved))
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), resolved))
+        if isinstance(typed, TrackingConfig) and typed.uri is not None:
+            typed.uri = secrets.hide(typed.uri)
+        return typed
     except InterpolationResolutionError as error:
         reason = " ".join(str(error.msg or error).splitlines()[0].split())
         key = str(error.full_key or name)
@@ -166,6 +170,7 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     for key in ("experiment", "sweep", *_WORDS):  # what made this config, not what it computes
         content.pop(key, None)
     content["mesh"]["axes"] = dict(config.mesh.axes)
+    content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
     return {str(key): value for key, value in content.items()}
 
 

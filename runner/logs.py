@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from runner.tracking.secrets import scrub
+
+
+class MaskedFormatter(logging.Formatter):
+    """Formats log records, tracebacks included, without the secrets of URIs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the record's text."""
+        return scrub(super().format(record))
 
 
 @contextmanager

@@ -38,6 +38,7 @@ def _compare(jobs: Sequence[Job]) -> None:
 
 def command(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
+    from runner.config import resolved
     from runner.logs import quiet_native_log
     from runner.plan.command import plan_config
     from runner.plan.files import write_files
@@ -50,7 +51,7 @@ def command(config: RunConfig, composed: DictConfig) -> None:
     except Interrupted:
         print("interrupted", file=sys.stderr)
         raise
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(composed, resolve=True))
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     files = write_files(plan, folder)
     show(plan, console)
     console.print(f"written: {', '.join(path.name for path in files)} in {folder}", soft_wrap=True, markup=False)

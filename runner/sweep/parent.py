@@ -17,7 +17,7 @@ from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.tracking import start
 from runner.tracking.base import Status
 from runner.tracking.dead import NOTE, mark_dead_runs
-from runner.tracking.location import absolute, default_uri, ui_lines
+from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, open_store
@@ -141,7 +141,7 @@ def open_tracking(config: TrackingConfig) -> Store:
     Raises:
       TrackingError: it can't be used.
     """
-    return open_store(absolute(config.uri) if config.uri else default_uri(project_root()), config.experiment)
+    return open_store(tracking_uri(config.uri, project_root()), config.experiment)
 
 
 def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
-from runner.tracking.location import is_database, is_http, shown, sqlite_path
+from runner.tracking.location import fingerprint, host_and_port, is_database, is_http, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.writer import reason
 
@@ -82,8 +81,7 @@ def _lock_path(uri: str) -> Path:
     path = sqlite_path(uri)
     if path is not None:
         return path.with_name(path.name + ".lock")
-    digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"runner-store-{digest}.lock"
+    return Path(tempfile.gettempdir()) / f"runner-store-{fingerprint(uri)}.lock"
 
 
 def _experiment_id(client: Any, uri: str, name: str) -> str:
@@ -116,9 +114,6 @@ def _mend(uri: str, error: Exception) -> str:
     if "out-of-date database schema" in str(error):
         return f"back the database up, then `mlflow db upgrade {shown(uri)}`, or tracking.uri=<another store>"
     if is_http(uri):
-        host = shown(uri).split("://", 1)[1].rstrip("/").partition(":")
-        port = host[2] or "80"
-        return (
-            f"start it (`mlflow server --host {host[0]} --port {port}`), or tracking.uri=<another>, or tracking=none"
-        )
+        host, port = host_and_port(uri)
+        return f"start it (`mlflow server --host {host} --port {port}`), or tracking.uri=<another>, or tracking=none"
     return "mend it, or tracking.uri=sqlite:///<file>, or tracking=none"

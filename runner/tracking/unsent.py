@@ -15,6 +15,7 @@ from runner.paths import project_root
 from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.records import Record, from_json, to_json
+from runner.tracking.secrets import TRACKING, reveal
 from runner.tracking.send import Sender, groups, may_pass
 from runner.tracking.writer import reason
 
@@ -113,7 +114,7 @@ def _read(path: Path) -> tuple[dict[str, str], list[Record]]:
 
 def _uri_of(head: dict[str, str]) -> str:
     default = default_uri(project_root())
-    return default if fingerprint(default) == head["store"] else head["uri"]
+    return default if fingerprint(default) == head["store"] else reveal(TRACKING, head["uri"])
 
 
 def _store(client: Any, run_id: str, records: Sequence[Record], path: Path) -> list[Record]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from runner.tracking.records import Point, Record
+from runner.tracking.secrets import scrub
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.25, 4.0
 _POLL_S = 0.01
@@ -161,8 +162,8 @@ class Writer:
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error's innermost cause in a few words."""
-    text = " ".join(str(error).split())
+    """Returns an error's innermost cause in a few words, without secrets."""
+    text = " ".join(scrub(str(error)).split())
     for known in (
         "Connection refused",
         "timed out",
