@@ -151,7 +151,7 @@ def saving(
     tracked = before.run.run_id is not None if before else tracker.run_id is not None
     place = before.run.folder.parent if before else folder_of(wanted)
     overrides = [one for one in HydraConfig.get().overrides.task if key_of(one) not in KEYS]
-    saved = runs.register(place, run, tracked=tracked, overrides=overrides)
+    saved = runs.register(place, run, tracked=tracked, overrides=overrides, root=folder_of(wanted))
     tracker.set_tags({_TAG: str(saved.folder)})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     start = before.checkpoint.step if before else 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint import storage
+from runner.checkpoint import signature, storage
 from runner.checkpoint.storage import Checkpoint, DamagedError, write_json
 from runner.errors import ConfigError, refuse
 from runner.tracking import process
@@ -41,7 +42,7 @@ class SavedRun:
         return self.run if self.record["tracked"] else None
 
 
-def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str]) -> SavedRun:
+def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str], root: Path | None = None) -> SavedRun:
     """Notes a run that will save, and the process that it runs in.
 
     Args:
@@ -49,6 +50,7 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str])
       run: its id.
       tracked: whether the id is a tracking store's.
       overrides: the command line, without `resume`.
+      root: where this project's runs keep their checkpoints, whose key signs the record; null: the folder.
     """
     own = folder / run
     own.mkdir(parents=True, exist_ok=True)
@@ -56,6 +58,7 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str])
         "run": run,
         "tracked": tracked,
         "overrides": list(overrides),
+        signature.FIELD: signature.sign(root or folder, run, list(overrides)),
         "process": process.identity(),
         "started": time.time(),
     }
@@ -109,10 +112,15 @@ def _read(folder: Path) -> SavedRun | None:
     """Returns the run of a folder with at least one checkpoint."""
     try:
         record = json.loads((folder / _RECORD).read_text())
-        known = {"run", "tracked", "overrides", "process", "started"} <= set(record)
+        known = {"run", "tracked", "overrides", "process", "started"} <= set(record) and is_plain(record["run"])
     except (OSError, ValueError, TypeError):
         return None
     return SavedRun(folder.absolute(), record) if known and storage.steps(folder) else None
+
+
+def is_plain(run: object) -> bool:
+    """Returns whether a run's id is a name and no path: folders are named by it."""
+    return isinstance(run, str) and re.fullmatch(r"\w[\w.-]*", run) is not None
 
 
 def _allowed(saved: Sequence[SavedRun], folder: Path, *, many: bool) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from runner.checkpoint.arguments import key_of
 from runner.cores import VARIABLE, available
 from runner.errors import ConfigError
 from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
-from runner.sweep.resume import key_of
 from runner.sweep.state import Sweep, adopted, started, varied_of
 
 # Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.

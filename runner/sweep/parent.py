@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.checkpoint import signature
+from runner.checkpoint.arguments import folder_of
 from runner.errors import ConfigError, TrackingError
 from runner.paths import project_root
-from runner.schema import TrackingConfig
+from runner.schema import CheckpointConfig, TrackingConfig
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.tracking import start
 from runner.tracking.base import Status
@@ -23,7 +25,8 @@ from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, open_store
 from runner.tracking.writer import reason
 
-KIND_TAG, ARGV_TAG = "runner.kind", "runner.sweep.argv"
+KIND_TAG, ARGV_TAG, _SIGNATURE_TAG = "runner.kind", "runner.sweep.argv", "runner.sweep.signature"
+_SIGNED = "sweep"  # what the signature is of, beside the command line
 LATEST = "latest"
 _PAGE = 1000
 
@@ -170,6 +173,25 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Any:
             return run
     known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in list(runs)[:3]) or "none yet"
     raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")
+
+
+def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the tags that hold a sweep's command line, and this project's signature of it."""
+    return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: signature.sign(_keys(), _SIGNED, arguments)}
+
+
+def is_own(run: Any) -> bool:
+    """Returns whether this project recorded a sweep's command line; whoever can write to the store can write tags."""
+    record = {
+        "run": _SIGNED,
+        "overrides": recorded_arguments(run),
+        signature.FIELD: run.data.tags.get(_SIGNATURE_TAG, ""),
+    }
+    return signature.is_own([_keys()], record)
+
+
+def _keys() -> Path:
+    return folder_of(CheckpointConfig())
 
 
 def recorded_arguments(run: Any) -> list[str]:

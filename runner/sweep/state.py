@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.checkpoint.arguments import folder_of
+from runner.checkpoint.arguments import folder_of, key_of
 from runner.config import convert, convert_group, resolved
 from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
@@ -24,7 +23,7 @@ from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
 from runner.sweep.member import VALUES_FILE, write_parent
 from runner.sweep.process import STOP_FILE, command_module
-from runner.sweep.resume import checkpoint_overrides, key_of
+from runner.sweep.resume import checkpoint_overrides
 
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
@@ -117,7 +116,7 @@ class Sweep:
 
     def _open_parent(self) -> None:
         self._may_open.wait(_PLANNING_S)
-        from runner.sweep.parent import ARGV_TAG, open_parent
+        from runner.sweep.parent import argv_tags, open_parent
 
         typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
         try:
@@ -125,7 +124,7 @@ class Sweep:
                 self.tracking,
                 name=self.name,
                 params={key.lstrip("+"): values for key, values in self.varied.items()},
-                tags={ARGV_TAG: json.dumps(typed), "runner.sweep.folder": str(self.folder)},
+                tags={**argv_tags(typed), "runner.sweep.folder": str(self.folder)},
                 resume=self.settings.resume,
             )
         except Exception as error:
