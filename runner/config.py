@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -172,6 +172,13 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     content["mesh"]["axes"] = dict(config.mesh.axes)
     content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
     return {str(key): value for key, value in content.items()}
+
+
+def as_typed(overrides: Sequence[str]) -> list[str]:
+    """Returns overrides as Hydra lists them, their interpolations not resolved: a password may come by one."""
+    written = OmegaConf.to_container(overrides, resolve=False)
+    assert isinstance(written, list)
+    return [str(one) for one in written]
 
 
 def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:

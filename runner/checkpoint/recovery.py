@@ -19,6 +19,7 @@ from runner.checkpoint.resume import check_order
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
+from runner.config import as_typed
 from runner.engine.base import Engine
 from runner.errors import ConfigError
 from runner.history import evaluations_of, restores_of
@@ -150,7 +151,7 @@ def saving(
     run = before.run.run if before else tracker.run_id or folder.name
     tracked = before.run.run_id is not None if before else tracker.run_id is not None
     place = before.run.folder.parent if before else folder_of(wanted)
-    overrides = [one for one in HydraConfig.get().overrides.task if key_of(one) not in KEYS]
+    overrides = [one for one in as_typed(HydraConfig.get().overrides.task) if key_of(one) not in KEYS]
     saved = runs.register(place, run, tracked=tracked, overrides=overrides, root=folder_of(wanted))
     tracker.set_tags({_TAG: str(saved.folder)})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checkpoint.arguments import folder_of, key_of
-from runner.config import convert, convert_group, resolved
+from runner.config import as_typed, convert, convert_group, resolved
 from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.signals import StopRequest
@@ -278,7 +278,7 @@ def started() -> Sweep | None:
 def arguments_of(config: DictConfig) -> list[str]:
     """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's."""
     params = OmegaConf.select(config, "hydra.sweeper.params") or {}
-    typed = [str(one) for one in config.hydra.overrides.task]
+    typed = as_typed(config.hydra.overrides.task)
     keys = {key_of(one) for one in typed}
     return [f"{key}={value}" for key, value in params.items() if key not in keys] + typed
 

@@ -132,6 +132,8 @@ def _hide_argument(argument: str) -> str:
     head, equals, value = argument.partition("=")
     if not equals or head.lstrip("+") not in (TRACKING, STUDIES) or "${" in value:
         return argument
+    if value.startswith(("[", "{")):  # refused, and masked where that is printed
+        return argument
     plain = value.strip()
     if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "'\"":
         plain = plain[1:-1].replace(f"\\{plain[0]}", plain[0])
@@ -156,11 +158,13 @@ def hide_config(config: DictConfig) -> None:
                 node[name] = shown(uri)
     overrides, job = config.hydra.overrides, config.hydra.job
     with read_write(overrides), read_write(job):
-        overrides.task = [_masked(str(one)) for one in overrides.task]
-        overrides.hydra = [_masked(str(one)) for one in overrides.hydra]
-        if not OmegaConf.is_missing(job, "override_dirname"):
-            job.override_dirname = _masked(job.override_dirname)
+        for node, name in ((overrides, "task"), (overrides, "hydra"), (job, "override_dirname")):
+            node[name] = _masked_node(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index,call-overload]
     sys.argv[1:] = [_masked(one) for one in sys.argv[1:]]
+
+
+def _masked_node(written: list[str] | str) -> list[str] | str:
+    return _masked(written) if isinstance(written, str) else [_masked(str(one)) for one in written]
 
 
 def _masked(text: str) -> str:

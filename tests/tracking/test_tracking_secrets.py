@@ -14,9 +14,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
-from runner.config import convert, resolved
+from runner.config import as_typed, convert, resolved
 from runner.errors import ConfigError
 from runner.logs import MaskedFormatter
 from runner.paths import conf_dir
@@ -205,8 +205,15 @@ def test_what_hydra_writes_of_a_config_is_masked(overrides: list[str], monkeypat
 
 def test_a_password_that_an_interpolation_gives_is_in_no_typed_config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", URI)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    override = "tracking.uri=${oc.env:WHERE}"
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        composed = compose("config", overrides=["tracking.uri=${oc.env:WHERE}"])
+        composed = compose("config", overrides=[override], return_hydra_config=True)
+    secrets.hide_config(composed)
+    assert as_typed(composed.hydra.overrides.task) == [override]
+    assert SECRET not in OmegaConf.to_yaml(composed)
+    with open_dict(composed):
+        del composed["hydra"]
     config = convert(composed)
     assert config.tracking.uri == MASKED
     assert SECRET not in str(resolved(config, composed))
@@ -221,11 +228,11 @@ from hydra.core.hydra_config import HydraConfig
 
 from runner.checkpoint import recovery, runs
 from runner.cli import run_command
-from runner.config import resolved
+from runner.config import as_typed, resolved
 
 
 def command(config, composed):
-    from omegaconf import OmegaConf
+    from omegaconf import OmegaConf, open_dict
     from rich.console import Console
 
     from runner.display import config_tree
@@ -235,7 +242,7 @@ def command(config, composed):
     content, folder = resolved(config, composed), Path(HydraConfig.get().runtime.output_dir)
     Console().print(config_tree(content))
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
-    overrides = list(HydraConfig.get().overrides.task)
+    overrides = as_typed(HydraConfig.get().overrides.task)
     runs.register(folder, "run", tracked=True, overrides=overrides)
     with recorded(open_run(config, content, " ".join(overrides)), Console()) as tracker:
         tracker.log_artifact(folder / "config.yaml")
@@ -267,6 +274,7 @@ def test_no_byte_of_what_a_run_prints_or_stores_holds_the_password(uri: str, tmp
         (tmp_path / "conf" / "tracking" / "mine.yaml").write_text(PRESET.format(uri=address))
         ways: dict[str, tuple[list[str], dict[str, str]]] = {
             "environment": ([], {"MLFLOW_TRACKING_URI": address}),
+            "interpolated": (["tracking.uri=${oc.env:WHERE}"], {"WHERE": address}),
             "file": (["--config-dir", str(tmp_path / "conf"), "tracking=mine"], {}),
             "typed": ([f"tracking.uri='{address}'", "+tracking.tags.fails=yes"], {}),
         }
