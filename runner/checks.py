@@ -14,6 +14,7 @@ from runner.errors import refuse
 from runner.model import target
 from runner.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig, SweepConfig
 from runner.tracking import uri
+from runner.tracking.secrets import TRACKING, reveal
 
 ENGINES = ("keras_dtensor", "core_dtensor", "jax")
 _MOST_THREADS = 1024
@@ -51,6 +52,8 @@ def check(config: RunConfig) -> None:
             mend="leave out one of tracking=none and tracking.uri",
         )
     uri.check(config.tracking)
+    if config.tracking.uri is not None:
+        reveal(TRACKING, config.tracking.uri)
     for key in ("bandwidth_gb_s", "gflops"):
         within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if not config.tracking.experiment.strip():

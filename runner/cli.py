@@ -25,6 +25,7 @@ from runner.errors import ConfigError, DataError, EngineError, Interrupted, Trac
 from runner.outputs import caused_by_disk, unwritable
 from runner.schema import RunConfig
 from runner.sweep import launch, member, resume, state
+from runner.tracking import secrets
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def run_command(command: Command) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printer
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.append(os.getcwd())  # noqa: PTH109 - a user's own builders, also under the console script
-    sys.argv[1:] = free_axes(sys.argv[1:])
+    sys.argv[1:] = secrets.hide_arguments(free_axes(sys.argv[1:]))
     try:
         return EXIT_DONE if _run(command) else EXIT_FAILED
     except Interrupted as interrupted:
@@ -156,8 +157,8 @@ def _close_logs(folder: Path) -> None:
 
 def _report(line: str, code: int, wants_traceback: bool) -> int:
     if wants_traceback:
-        traceback.print_exc()
-    print(f"error: {line}", file=sys.stderr)
+        print(secrets.scrub(traceback.format_exc()), end="", file=sys.stderr)
+    print(f"error: {secrets.scrub(line)}", file=sys.stderr)
     return code
 
 

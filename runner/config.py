@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -18,7 +18,8 @@ from omegaconf.errors import (
 from runner import checks
 from runner.checks_values import leaves
 from runner.errors import ConfigError, refuse
-from runner.schema import ModelConfig, RunConfig
+from runner.schema import ModelConfig, RunConfig, TrackingConfig
+from runner.tracking import secrets
 
 _WORDS = ("resume", "branch", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
@@ -87,7 +88,10 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
         resolved = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), resolved))
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), resolved))
+        if isinstance(typed, TrackingConfig) and typed.uri is not None:
+            typed.uri = secrets.hide(typed.uri)
+        return typed
     except InterpolationResolutionError as error:
         reason = " ".join(str(error.msg or error).splitlines()[0].split())
         key = str(error.full_key or name)
@@ -178,7 +182,15 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     for key in ("experiment", "sweep", *_WORDS):  # what made this config, not what it computes
         content.pop(key, None)
     content["mesh"]["axes"] = dict(config.mesh.axes)
+    content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
     return {str(key): value for key, value in content.items()}
+
+
+def as_typed(overrides: Sequence[str]) -> list[str]:
+    """Returns overrides as Hydra lists them, their interpolations not resolved: a password may come by one."""
+    written = OmegaConf.to_container(overrides, resolve=False)
+    assert isinstance(written, list)
+    return [str(one) for one in written]
 
 
 def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:

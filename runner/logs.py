@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runner.outputs import warn
+from runner.tracking.secrets import scrub
 
 
 class LogFile(logging.FileHandler):
@@ -41,6 +42,14 @@ class LogFile(logging.FileHandler):
         """Closes the file, whatever of it the disk did not take."""
         with suppress(OSError):
             super().close()
+
+
+class MaskedFormatter(logging.Formatter):
+    """Formats log records, tracebacks included, without the secrets of URIs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the record's text."""
+        return scrub(super().format(record))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import runner.dataset
 from runner import cautions, feed, lengths, loop, mesh, plots, profile
 from runner.checkpoint import recovery
 from runner.checkpoint.resume import load
-from runner.config import flatten, resolved
+from runner.config import as_typed, flatten, resolved
 from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
@@ -75,7 +75,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         lengths.check_memory(config, data.train)
         recovery.check_unfinished(config, before, total)
         profile.check(config, total)
-        command = shlex.join(["python", "-m", "runner", *HydraConfig.get().overrides.task])
+        command = shlex.join(["python", "-m", "runner", *as_typed(HydraConfig.get().overrides.task)])
         run_id, finished = before.resumed_run_id if before else None, ExitStack()
         with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
             points = recovery.NewPoints(tracker, before.checkpoint if before else None)

@@ -55,6 +55,7 @@ def assert_refused(case: Refusal, out: str, err: str) -> None:
     assert out == ""
     assert "Traceback" not in err
     assert err.startswith("error: ")
+    assert "ss@host" not in err  # the end of a password
     assert err.endswith("\n")
     assert len(err.splitlines()) == 1
     for part in case.shown:

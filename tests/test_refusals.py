@@ -191,6 +191,21 @@ REFUSALS = [
     refusal("model=custom model._target_=user_module.needs_width", "model.width", "add +model.width="),
     refusal("model=custom model._target_=user_module.takes_keras_only", "takes_keras_only", "keras, input_shape"),
     refusal("model.hidden=[0]", "model.hidden=[0]", "at least 1"),
+    # Builders that are none: nothing of theirs is imported or called.
+    refusal("model=custom model._target_=user_package.sub.nope", "there is no module user_package.sub"),
+    refusal("model=custom model._target_=user_package.models.biuld", "did you mean build?"),
+    refusal("model=custom model._target_=os.system", "model._target_=os.system", "this one takes command"),
+    refusal("model=custom model._target_=builtins.dict", "builtins.dict", "no Python source", "function of Python"),
+    # Secrets.
+    refusal(
+        "tracking.uri='http://ann:***@host'",
+        "tracking.uri=http://ann:***@host",
+        "a secret, which is never stored",
+        "type tracking.uri again with it or set MLFLOW_TRACKING_URI",
+    ),
+    refusal("tracking=none tracking.uri='http://ann:p@ss@host'", "tracking.uri=http://ann:***@host", "leave out one"),
+    refusal("tracking.uri='http://ann:p@ss@host' trainer.epochs=[1", "'trainer.epochs=[1'"),
+    refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Datasets, trainer, tracking.
     refusal("dataset.train='train['", "dataset.train=train[", "train[:5000]"),
     refusal("dataset.eval='test[:5%:]'", "dataset.eval=test[:5%:]", "train[:5000]"),
@@ -253,6 +268,9 @@ THROUGH_THE_PROCESS = [
 def _write_user_modules(folder: Path) -> None:
     (folder / "user_module.py").write_text(USER_MODULE)
     (folder / "user_broken.py").write_text("def build(:\n")
+    (folder / "user_package").mkdir()
+    (folder / "user_package" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (folder / "user_package" / "models.py").write_text(USER_MODULE)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
       arguments: as typed, without the program.
 
     Raises:
-      ConfigError: there is no such run, or it can't be used so.
+      ConfigError: there is no such run, it can't be used so, or its record sets what a record may not set.
     """
     given = {key: value for key in KEYS if (value := _value(arguments, key))}
     if not given:
@@ -44,18 +44,28 @@ def expand(arguments: Sequence[str]) -> list[str]:
     key, wanted = next(iter(given.items()))
     if any(argument in _MULTIRUN for argument in arguments):
         raise refuse(key, wanted, allowed="one run, not a multirun", mend="drop -m, or set sweep.resume for a sweep")
-    from runner.checkpoint import runs
+    from runner.checkpoint import runs, signature
+    from runner.checkpoint.recorded import Record
 
-    found, step = runs.find(key, wanted, folder_of(CheckpointConfig(folder=_value(arguments, _FOLDER) or None)))
+    root = folder_of(CheckpointConfig(folder=_value(arguments, _FOLDER) or None))
+    found, step = runs.find(key, wanted, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
     keys = [key_of(argument) for argument in typed]
-    recorded = [
-        argument
-        for argument in found.record["overrides"]
-        if not any(key_of(argument) == new or key_of(argument).startswith(f"{new}.") for new in keys)
-    ]
+    record = Record(key, str(found.folder), signature.is_own(found.run, found.record))
+    recorded = record.checked(without(found.record["overrides"], keys))
     reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
     return [*recorded, *typed, f"{key}='{reference}'"]
+
+
+def without(recorded: object, keys: Sequence[str]) -> object:
+    """Returns recorded overrides without those of keys that are typed again, and without keys under those."""
+    if not isinstance(recorded, list):
+        return recorded
+    return [
+        one
+        for one in recorded
+        if not any(key_of(str(one)) == key or key_of(str(one)).startswith(f"{key}.") for key in keys)
+    ]
 
 
 def key_of(argument: str) -> str:

@@ -19,6 +19,7 @@ from runner.checkpoint.resume import check_order
 from runner.checkpoint.runs import SavedRun
 from runner.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.checkpoint.storage import Checkpoint
+from runner.config import as_typed
 from runner.engine.base import Engine
 from runner.errors import ConfigError
 from runner.history import evaluations_of, restores_of
@@ -204,7 +205,7 @@ def saving(
     place = resumed.folder.parent if resumed else folder_of(wanted)
     run = resumed.run if resumed else tracker.run_id or runs.free_name(place, folder.name)
     tracked = resumed.run_id is not None if resumed else tracker.run_id is not None
-    overrides = [one for one in HydraConfig.get().overrides.task if key_of(one) not in KEYS]
+    overrides = [one for one in as_typed(HydraConfig.get().overrides.task) if key_of(one) not in KEYS]
     if resumed is None:
         held.enter_context(runs.held("trainer.checkpoint.folder", SavedRun(place / run, {"run": place})))
     name = resumed.folder.name if resumed else None

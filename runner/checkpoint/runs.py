@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint import lineage, storage
+from runner.checkpoint import lineage, signature, storage
 from runner.checkpoint.files import DamagedError, read_json, sync_folder, write_json
 from runner.checkpoint.reading import Checkpoint, read_manifest
 from runner.checkpoint.typed import MisfitError, flag, items, mapping, number, text
@@ -68,6 +69,7 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str],
         "run": run,
         "tracked": tracked,
         "overrides": list(overrides),
+        signature.FIELD: signature.sign(run, list(overrides)),
         "process": process.identity(),
         "started": time.time(),
     }
@@ -176,8 +178,8 @@ def _read(folder: Path) -> SavedRun | None:
         raise DamagedError(f"{path} is not as it was written")
     try:
         mapping(record, "it", ("run", "tracked", "overrides", "process", "started"))
-        if not text(record["run"], "run"):
-            raise MisfitError("run must not be empty")
+        if not re.fullmatch(r"\w[\w.-]*", text(record["run"], "run")):
+            raise MisfitError("run must be a name and no path: folders are named by it")
         flag(record["tracked"], "tracked")
         number(record["started"], "started", finite=True)
         for name in ("ended", "finished"):

@@ -30,8 +30,10 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **giv
       **given: `keras`, `input_shape`, `num_classes` and what else the engine gives.
 
     Raises:
-      ConfigError: it raised. Whatever that is, it is the config's fault, and goes into one line.
+      ConfigError: it does not take what it is given, or it raised. Whatever that is, it is the config's fault, and
+        goes into one line.
     """
+    _check_takes(builder, config, given)
     try:
         return builder(**given, **config.options)
     except Exception as error:
@@ -39,6 +41,24 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **giv
         options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
         end = (f"; it was given {options}" if options else "") + (f"; {mend}" if mend else "")
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
+
+
+def _check_takes(builder: Callable[..., Any], config: ModelConfig, given: Mapping[str, Any]) -> None:
+    """Refuses a callable that is no builder before it is called: it may do anything."""
+    try:
+        signature = inspect.signature(builder, follow_wrapped=False)  # a wrapper takes what it takes itself
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"model._target_={config.target} is refused: it does not tell what it takes; name a function of Python"
+        ) from error
+    try:
+        signature.bind(**given, **config.options)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "nothing"
+        raise ConfigError(
+            f"model._target_={config.target} is refused: it takes {takes}, and a builder takes "
+            f"{', '.join([*given, *config.options])}; {error}"
+        ) from error
 
 
 def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.machinery
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from runner.errors import ConfigError, refuse
+from runner.model import definition
 from runner.schema import ModelConfig
 
 GIVEN = ("keras", "input_shape", "num_classes")
@@ -28,93 +26,50 @@ def check(config: ModelConfig) -> None:
     module, _, name = config.target.rpartition(".")
     if not module or not all(part.isidentifier() for part in config.target.split(".")):
         raise refuse(_KEY, config.target or "''", allowed="an import path with a dot", mend=_MEND)
-    source = _source(config.target, module)
-    if source is None:  # no Python source: only the import itself can tell
-        return
     try:
-        tree = ast.parse(source.read_bytes(), filename=str(source))
-    except SyntaxError as error:
-        raise refuse(
-            _KEY, config.target, allowed=f"{source.name} must parse ({error.msg}, line {error.lineno})", mend="mend it"
-        ) from error
-    node = _definition(tree, name)
-    if isinstance(node, ast.FunctionDef):
-        if not node.decorator_list:  # a decorator may change the signature
-            _check_signature(config, node)
-    elif isinstance(node, ast.Constant | ast.Dict | ast.List | ast.Tuple | ast.Set):
-        raise refuse(_KEY, config.target, allowed=f"{name} in {source.name} is not callable", mend=_MEND)
-    elif node is None:
-        from runner.config import did_you_mean
+        found = definition.find(config.target)
+    except definition.UnreadableError as error:
+        raise refuse(_KEY, config.target, allowed=str(error), mend="mend it") from error
+    if found.kind == "function":
+        assert found.arguments is not None
+        _check_signature(config, name, found.arguments)
+    elif found.kind != "unknown":  # what only the import can tell is checked before the builder is called
+        raise _refuse(config.target, found)
 
-        names = [item.name for item in tree.body if isinstance(item, ast.FunctionDef | ast.ClassDef)]
-        hint = did_you_mean(name, names)
-        raise refuse(
-            _KEY,
-            config.target,
-            allowed=f"module {module} has no {name!r}, it defines {', '.join(names) or 'no function'}",
-            mend=hint if hint.startswith("did") else _MEND,
+
+def _refuse(path: str, found: definition.Found) -> ConfigError:
+    module, _, name = path.rpartition(".")
+    if found.kind == "no module":
+        return refuse(_KEY, path, allowed=f"there is no module {found.where}", mend=_MEND)
+    if found.kind == "compiled":
+        mend = "name a function of Python that calls it"
+        return refuse(
+            _KEY, path, allowed=f"{found.where} has no Python source that tells what {name} takes", mend=mend
         )
+    if found.kind == "value":
+        return refuse(_KEY, path, allowed=f"{name} in {found.where} is not callable", mend=_MEND)
+    from runner.config import did_you_mean
+
+    hint = did_you_mean(name, list(found.names))
+    return refuse(
+        _KEY,
+        path,
+        allowed=f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}",
+        mend=hint if hint.startswith("did") else _MEND,
+    )
 
 
-def _source(path: str, module: str) -> Path | None:
-    """Returns the module's source file; None for a module that has none."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise refuse(_KEY, path, allowed=f"module {module} does not import ({error})", mend=_MEND) from error
-    if spec is None:
-        raise refuse(_KEY, path, allowed=f"there is no module {module}", mend=_MEND)
-    if spec.origin is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-        return None
-    return Path(spec.origin)
-
-
-def _definition(tree: ast.Module, name: str) -> ast.AST | None:
-    """Returns what the module binds `name` to, as far as the source shows; the tree itself where it can't tell."""
-    found: ast.AST | None = None
-    for item in tree.body:
-        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and item.name == name:
-            found = item
-        elif isinstance(item, ast.Assign | ast.AnnAssign):
-            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
-            if any(isinstance(each, ast.Name) and each.id == name for each in targets):
-                found = item.value
-            elif any(isinstance(each, ast.Tuple | ast.List) and name in _names(each) for each in targets):
-                found = tree
-        elif isinstance(item, ast.Import | ast.ImportFrom):
-            if any(alias.name == "*" or (alias.asname or alias.name) == name for alias in item.names):
-                found = item
-        elif isinstance(item, ast.If | ast.Try | ast.With | ast.For | ast.While):
-            found = tree if name in _names(item) else found
-        elif isinstance(item, ast.FunctionDef) and item.name == "__getattr__":
-            found = found or tree
-    return found
-
-
-def _names(node: ast.AST) -> set[str]:
-    """Returns every name that code inside a node may bind, and `name` for `import ... as name`."""
-    found = set()
-    for item in ast.walk(node):
-        if isinstance(item, ast.Name):
-            found.add(item.id)
-        elif isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(item.name)
-        elif isinstance(item, ast.alias):
-            found.add((item.asname or item.name).partition(".")[0])
-    return found
-
-
-def _check_signature(config: ModelConfig, node: ast.FunctionDef) -> None:
-    arguments = node.args
-    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -> None:
+    names = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]  # given by name
     if arguments.kwarg is None:
         for given in GIVEN:
             if given not in names:
                 raise refuse(
                     _KEY,
                     config.target,
-                    allowed=f"a builder takes {', '.join(GIVEN)}; this one takes {', '.join(names) or 'nothing'}",
-                    mend=f"write def {node.name}(keras, input_shape, num_classes, ...)",
+                    allowed=f"a builder takes {', '.join(GIVEN)}; this one takes "
+                    f"{', '.join([*(one.arg for one in arguments.posonlyargs), *names]) or 'nothing'}",
+                    mend=f"write def {name}(keras, input_shape, num_classes, ...)",
                 )
         options = [name for name in names if name not in GIVEN and name != LAYOUTS]
         for key in config.options:
@@ -125,10 +80,15 @@ def _check_signature(config: ModelConfig, node: ast.FunctionDef) -> None:
                     f"model.{key} is refused: {config.target} takes {', '.join(options) or 'no options'}; "
                     f"{did_you_mean(key, options)}"
                 )
-    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    by_place = [argument.arg for argument in arguments.posonlyargs]
+    positional = [*by_place, *(argument.arg for argument in arguments.args)]
     required = positional[: len(positional) - len(arguments.defaults)]
     required += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
     for name in required:
+        if name in by_place:
+            raise refuse(
+                _KEY, config.target, allowed=f"{name} has no name to be given by", mend="drop the / behind it"
+            )
         if name not in GIVEN and name != LAYOUTS and name not in config.options:
             raise ConfigError(
                 f"model.{name} is refused: it has no value and {config.target} needs it; add +model.{name}=..."

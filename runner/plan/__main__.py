@@ -38,6 +38,7 @@ def _compare(jobs: Sequence[Job]) -> None:
 
 def command(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
+    from runner.config import resolved
     from runner.logs import quiet_native_log
     from runner.outputs import required
     from runner.plan.command import plan_config
@@ -52,7 +53,7 @@ def command(config: RunConfig, composed: DictConfig) -> None:
         print("interrupted", file=sys.stderr)
         raise
     with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(composed, resolve=True))
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     files = write_files(plan, folder)
     show(plan, console)
     console.print(f"written: {', '.join(path.name for path in files)} in {folder}", soft_wrap=True, markup=False)

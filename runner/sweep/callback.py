@@ -1,4 +1,4 @@
-"""Hydra's callback: makes the sweep's run before any job, and tells a job on another machine of it."""
+"""Hydra's callback: masks passwords, makes the sweep's run before any job, and tells a job elsewhere of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
 from runner.sweep import state
+from runner.tracking.secrets import hide_config
 
 
 class SweepCallback(Callback):
-    """Starts the sweep of a multirun. Launchers send it along to where they run a job, with what it knows by then.
+    """Masks passwords, and starts the sweep of a multirun.
+
+    Launchers send it along to where they run a job, with what it knows by then.
 
     The sweep's end is not here: Hydra leaves out `on_multirun_end` when a job failed.
     """
@@ -21,9 +24,15 @@ class SweepCallback(Callback):
     def __init__(self) -> None:
         self._shared: state.Shared | None = None
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Takes secrets out of the config before Hydra writes it."""
+        del kwargs
+        hide_config(config)
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Makes the parent run."""
         del kwargs
+        hide_config(config)
         state.begin(config)
 
     def __getstate__(self) -> dict[str, Any]:

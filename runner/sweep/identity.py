@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from runner import paths
 from runner.config import flatten
+from runner.model import definition
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
 _LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy")
@@ -81,10 +81,10 @@ def _builder_source(target: str) -> bytes:
     module = target.rpartition(".")[0]
     if not module or module.split(".")[0] == "runner":
         return b""
+    source = definition.source_of(module)
     try:
-        spec = importlib.util.find_spec(module)
-        return Path(spec.origin).read_bytes() if spec is not None and spec.origin else b""
-    except (ImportError, OSError, ValueError):
+        return source.read_bytes() if source is not None else b""
+    except OSError:
         return b""
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from runner.checkpoint.arguments import key_of
+from runner.config import as_typed
 from runner.cores import VARIABLE, available
 from runner.errors import ConfigError
 from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
-from runner.sweep.resume import key_of
 from runner.sweep.state import Sweep, adopted, started, varied_of
 
 # Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.
@@ -52,7 +53,7 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
       master: the multirun's config, whose Hydra overrides hold for the job too.
       folder: where the job writes.
     """
-    kept = [str(one) for one in master.hydra.overrides.hydra if not key_of(str(one)).startswith(_LAUNCHING)]
+    kept = [one for one in as_typed(master.hydra.overrides.hydra) if not key_of(one).startswith(_LAUNCHING)]
     sources = [one.path for one in master.hydra.runtime.config_sources if one.provider == "command-line"]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return [
@@ -77,7 +78,7 @@ def run_foreign_job() -> None:
     shared = sweep.shared() if sweep is not None else adopted()
     if shared is None:
         raise ConfigError("hydra/launcher is refused: it sends no callbacks to its jobs; choose processes")
-    overrides = [str(one) for one in hydra.overrides.task if not key_of(str(one)).startswith("sweep.")]
+    overrides = [one for one in as_typed(hydra.overrides.task) if not key_of(one).startswith("sweep.")]
     member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)
     master = DictConfig({"hydra": hydra})

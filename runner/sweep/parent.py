@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.checkpoint import signature
 from runner.errors import ConfigError, TrackingError
 from runner.paths import project_root
 from runner.schema import TrackingConfig
@@ -17,13 +18,14 @@ from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.tracking import start
 from runner.tracking.base import Status
 from runner.tracking.dead import NOTE, mark_dead_runs
-from runner.tracking.location import absolute, default_uri, ui_lines
+from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, open_store
 
-KIND_TAG, ARGV_TAG = "runner.kind", "runner.sweep.argv"
+KIND_TAG, ARGV_TAG, _SIGNATURE_TAG = "runner.kind", "runner.sweep.argv", "runner.sweep.signature"
+_SIGNED = "sweep"  # what the signature is of, beside the command line
 LATEST = "latest"
 _PAGE = 1000
 
@@ -141,7 +143,7 @@ def open_tracking(config: TrackingConfig) -> Store:
     Raises:
       TrackingError: it can't be used.
     """
-    return open_store(absolute(config.uri) if config.uri else default_uri(project_root()), config.experiment)
+    return open_store(tracking_uri(config.uri, project_root()), config.experiment)
 
 
 def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Any:
@@ -170,6 +172,17 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Any:
             return run
     known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in list(runs)[:3]) or "none yet"
     raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")
+
+
+def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the tags that hold a sweep's command line, and this project's signature of it."""
+    return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: signature.sign(_SIGNED, arguments)}
+
+
+def is_own(run: Any) -> bool:
+    """Returns whether this project recorded a sweep's command line; whoever can write to the store can write tags."""
+    record = {"overrides": recorded_arguments(run), signature.FIELD: run.data.tags.get(_SIGNATURE_TAG, "")}
+    return signature.is_own(_SIGNED, record)
 
 
 def recorded_arguments(run: Any) -> list[str]:

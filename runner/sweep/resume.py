@@ -11,6 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from runner import paths
+from runner.checkpoint.arguments import key_of, without
+from runner.checkpoint.recorded import Record
 from runner.errors import ConfigError
 from runner.schema import TrackingConfig
 
@@ -27,7 +29,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
       arguments: as typed, without the program.
 
     Raises:
-      ConfigError: there is no such sweep.
+      ConfigError: there is no such sweep, or its record sets what a record may not set.
       TrackingError: the store can't be used.
     """
     wanted = [one.partition("=")[2] for one in arguments if one.lstrip("+").partition("=")[0] == _KEY]
@@ -42,14 +44,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
     store = parent.open_tracking(config)
     named = any(key_of(one) in ("tracking.experiment", "experiment") for one in typed)
     run = parent.find(store, wanted[-1], [store.experiment_id] if named else [])
-    keys = {key_of(one) for one in typed}
-    recorded = [one for one in parent.recorded_arguments(run) if key_of(one) not in keys and one not in _MULTIRUN]
+    record = Record(_KEY, run.info.run_id, parent.is_own(run))
+    left = [one for one in parent.recorded_arguments(run) if one not in _MULTIRUN]
+    recorded = record.checked(without(left, [key_of(one) for one in typed]))
     return ["-m", *recorded, *typed, f"{_KEY}={run.info.run_id}"]
-
-
-def key_of(argument: str) -> str:
-    """Returns the key of an override; the argument itself where it is none."""
-    return argument.lstrip("+~").partition("=")[0]
 
 
 def checkpoint_overrides(run: Any, content: Mapping[str, Any], checkpoints: Path) -> list[str]:

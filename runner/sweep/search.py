@@ -27,6 +27,7 @@ from runner.sweep.jobs import Job, JobStatus, Outcome, varied_name
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.state import Sweep, arguments_of
 from runner.tracking.location import sqlite_path
+from runner.tracking.secrets import STUDIES, reveal
 
 _INTERRUPTED = "interrupted"  # user attribute of a trial that had no fair chance; it is tried again
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -191,7 +192,8 @@ class Search:
 
 def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    path = sqlite_path(settings.storage)
+    uri = reveal(STUDIES, settings.storage)
+    path = sqlite_path(uri)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=settings.startup_trials)
@@ -202,7 +204,7 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
     sweep.check()
     name = settings.study or (parent.run_id if parent else sweep.folder.name)
     return optuna.create_study(
-        storage=settings.storage,
+        storage=uri,
         sampler=sampler,
         pruner=pruner,
         study_name=name,

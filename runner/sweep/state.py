@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,9 +14,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.checkpoint.arguments import folder_of
+from runner.checkpoint.arguments import folder_of, key_of
 from runner.checks import check_sweep
-from runner.config import convert, convert_group, resolved
+from runner.config import as_typed, convert, convert_group, resolved
 from runner.errors import ConfigError
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.signals import StopRequest
@@ -25,7 +24,7 @@ from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
 from runner.sweep.member import VALUES_FILE, write_parent
 from runner.sweep.process import STOP_FILE, command_module
-from runner.sweep.resume import checkpoint_overrides, key_of
+from runner.sweep.resume import checkpoint_overrides
 from runner.tracking import uri
 
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
@@ -121,7 +120,7 @@ class Sweep:
 
     def _open_parent(self) -> None:
         self._may_open.wait(_PLANNING_S)
-        from runner.sweep.parent import ARGV_TAG, open_parent
+        from runner.sweep.parent import argv_tags, open_parent
 
         typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
         try:
@@ -129,7 +128,7 @@ class Sweep:
                 self.tracking,
                 name=self.name,
                 params={key.lstrip("+"): values for key, values in self.varied.items()},
-                tags={ARGV_TAG: json.dumps(typed), "runner.sweep.folder": str(self.folder)},
+                tags={**argv_tags(typed), "runner.sweep.folder": str(self.folder)},
                 resume=self.settings.resume,
             )
         except Exception as error:
@@ -283,7 +282,7 @@ def started() -> Sweep | None:
 def arguments_of(config: DictConfig) -> list[str]:
     """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's."""
     params = OmegaConf.select(config, "hydra.sweeper.params") or {}
-    typed = [str(one) for one in config.hydra.overrides.task]
+    typed = as_typed(config.hydra.overrides.task)
     keys = {key_of(one) for one in typed}
     return [f"{key}={value}" for key, value in params.items() if key not in keys] + typed
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from runner.errors import TrackingError
 from runner.paths import project_root
 from runner.schema import TrackingConfig
-from runner.tracking.location import absolute, default_uri, shown, ui_lines
+from runner.tracking.location import shown, tracking_uri, ui_lines
 from runner.tracking.records import Point, clean_key
 from runner.tracking.store import Store
 
@@ -127,7 +127,7 @@ def attach(config: TrackingConfig, run_id: str | None, root: Path | None = None)
         return NoAttachment()
     from runner.tracking.store import open_store
 
-    uri = absolute(config.uri) if config.uri else default_uri(root or project_root())
+    uri = tracking_uri(config.uri, root or project_root())
     store = open_store(uri, config.experiment)
     try:
         run = store.client.get_run(run_id)

@@ -11,6 +11,9 @@ import socket
 import sys
 from pathlib import Path
 
+from runner.tracking.secrets import TRACKING, reveal, without_userinfo
+from runner.tracking.secrets import shown as shown  # what is shown of a location
+
 _SQLITE = "sqlite:///"
 
 
@@ -25,6 +28,19 @@ def default_uri(root: Path) -> str:
     """
     given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     return absolute(given or f"{_SQLITE}{(root / 'outputs' / 'mlflow.db').absolute().as_posix()}")
+
+
+def tracking_uri(configured: str | None, root: Path) -> str:
+    """Returns the URI to open, its secret in it.
+
+    Args:
+      configured: `tracking.uri`, which may be masked.
+      root: the project's folder.
+
+    Raises:
+      ConfigError: it is masked, and its secret is not known here.
+    """
+    return absolute(reveal(TRACKING, configured)) if configured else default_uri(root)
 
 
 def absolute(uri: str) -> str:
@@ -49,26 +65,28 @@ def is_http(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
+def host_and_port(uri: str) -> tuple[str, str]:
+    """Returns the host and the port of a server's URI."""
+    authority = without_userinfo(uri).partition("://")[2].partition("/")[0]
+    host, _, port = authority.rpartition(":") if re.search(r":\d+$", authority) else (authority, "", "")
+    return host.strip("[]"), port or ("443" if uri.startswith("https:") else "80")
+
+
 def is_database(uri: str) -> bool:
     """Returns whether the URI names a database that this process opens itself."""
     return re.match(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?://", uri) is not None
 
 
-def shown(uri: str) -> str:
-    """Returns the URI without its password."""
-    return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", uri)
-
-
 def fingerprint(uri: str) -> str:
-    """Returns a digest by which a file can name a store without telling its password."""
-    return hashlib.sha256(uri.rstrip("/").encode()).hexdigest()[:16]
+    """Returns a digest by which a file can name a store; of a password it holds nothing that could be guessed from."""
+    return hashlib.sha256(shown(uri).rstrip("/").encode()).hexdigest()[:16]
 
 
 def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
     """Returns where the run can be looked at, and for a store without a server the command that serves it."""
     runs = f"experiments/{experiment_id}/runs"
     if is_http(uri):
-        return [_page("run", shown(uri).rstrip("/"), f"{runs}/{run_id}")]
+        return [_page("run", without_userinfo(uri).rstrip("/"), f"{runs}/{run_id}")]
     port = free_port()
     server = f"http://127.0.0.1:{port}"
     return [
@@ -97,6 +115,7 @@ def _page(what: str, server: str, path: str) -> str:
 
 def _ui_command(uri: str, port: int) -> str:
     program = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
-    store = shlex.quote(uri) if shown(uri) == uri else '"$MLFLOW_TRACKING_URI"'
+    is_given = os.environ.get("MLFLOW_TRACKING_URI", "").strip() == uri
+    store = '"$MLFLOW_TRACKING_URI"' if is_given and shown(uri) != uri else shlex.quote(shown(uri))
     setting = "" if os.name == "nt" else "MLFLOW_DISABLE_TELEMETRY=true "
     return f"{setting}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port}"

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import Any
 
+from runner.tracking.secrets import scrub
+
 # Imported beside mlflow itself, since opening a database store would otherwise pay for them (about 1 s).
 _PARTS = ("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
 
@@ -33,12 +35,22 @@ def load_mlflow() -> Any:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # It prints a traceback for every attempt at a full disk or a locked file, of which we say one line.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger("mlflow").handlers:
+        handler.addFilter(_mask)
     return mlflow
 
 
+def _mask(record: logging.LogRecord) -> bool:
+    """Takes secrets of URIs out of what MLflow logs, which goes to stderr."""
+    record.msg, record.args = scrub(record.getMessage()), None
+    if record.exc_info:
+        record.exc_text = scrub(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
 def warn(message: str) -> None:
-    """Prints one line on stderr."""
-    print(f"tracking: {message}", file=sys.stderr, flush=True)
+    """Prints one line on stderr, without secrets."""
+    print(f"tracking: {scrub(message)}", file=sys.stderr, flush=True)
 
 
 def _import_parts() -> None:
@@ -52,6 +64,8 @@ def _set_environment() -> None:
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    # MLflow prints its server's address as it is, a password in it too; the runner says itself where a run is.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     # MLflow would try for some ten minutes before it says that a server is away; the writer has its own patience.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "8")

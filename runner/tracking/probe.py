@@ -8,10 +8,9 @@ import re
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from runner.errors import TrackingError
-from runner.tracking.location import is_database, is_http, shown, sqlite_path
+from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
 from runner.tracking.reason import http_code, reason
 
 _CONNECT_TIMEOUT_S = 5
@@ -108,7 +107,7 @@ def refused_by(uri: str, error: Exception) -> TrackingError:
     old = re.search(r"out-of-date database schema \(found version (\w+)", str(error))
     if old is not None:
         return unusable(uri, _other_schema(uri, old.group(1)))
-    return unusable(uri, f"{_without_secret(reason(error), uri)}; {_mend(uri, error)}")
+    return unusable(uri, f"{reason(error)}; {_mend(uri, error)}")
 
 
 def _other_schema(uri: str, version: str) -> str:
@@ -123,14 +122,6 @@ def _is_known_schema(version: str) -> bool:
     return any(folder.glob(f"{version}_*.py"))
 
 
-def _without_secret(text: str, uri: str) -> str:
-    text = text.replace(uri, shown(uri))
-    with suppress(ValueError):
-        password = urlsplit(uri).password
-        text = text.replace(password, "***") if password else text
-    return text
-
-
 def _mend(uri: str, error: Exception) -> str:
     if not is_http(uri):
         return "mend that"
@@ -143,7 +134,5 @@ def _mend(uri: str, error: Exception) -> str:
         return "it has too much to do, try again later"
     if code is not None or "something else" in reason(error):
         return "name the address of an MLflow server, with its path where a proxy adds one"
-    where = urlsplit(uri)
-    with suppress(ValueError):
-        return f"start it (`mlflow server --host {where.hostname} --port {where.port or 80}`)"
-    return "start it"
+    host, port = host_and_port(uri)
+    return f"start it (`mlflow server --host {host} --port {port}`)"

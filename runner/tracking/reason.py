@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from runner.tracking.secrets import scrub
+
 _LONGEST = 160
 _KNOWN = (
     "Connection refused",
@@ -24,10 +26,10 @@ _KNOWN = (
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error's innermost cause in a few words."""
+    """Returns an error's innermost cause in a few words, without secrets."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-    text = " ".join(str(error).split())
+    text = " ".join(scrub(str(error)).split())
     known = next((one for one in _KNOWN if one in text), None)
     if known is not None:
         return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
-from runner.tracking.location import is_database, shown, sqlite_path
+from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.probe import probe, refused_by, unusable
 
@@ -63,8 +62,7 @@ def _lock_path(uri: str) -> Path:
     path = sqlite_path(uri)
     if path is not None:
         return path.with_name(path.name + ".lock")
-    digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"runner-store-{digest}.lock"
+    return Path(tempfile.gettempdir()) / f"runner-store-{fingerprint(uri)}.lock"
 
 
 def _experiment_id(client: Any, uri: str, name: str) -> str:

@@ -15,7 +15,7 @@ from runner.schema import TrackingConfig
 from runner.tracking import models, start, unsent
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead import mark_dead_runs
-from runner.tracking.location import absolute, default_uri, ui_lines
+from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
@@ -193,7 +193,7 @@ def start_run(
     Raises:
       TrackingError: the server or the store cannot be used now; one line.
     """
-    uri = absolute(config.uri) if config.uri else default_uri(root)
+    uri = tracking_uri(config.uri, root)
     store = open_store(uri, config.experiment)
     unsent.replay_all(root, uri, warn)
     try:

@@ -18,6 +18,7 @@ from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.reason import reason
 from runner.tracking.records import Record, from_json, to_json
+from runner.tracking.secrets import TRACKING, reveal
 from runner.tracking.send import Sender, groups, may_pass
 
 _REJECTED = ".rejected.jsonl"
@@ -151,7 +152,7 @@ def _read(path: Path) -> tuple[dict[str, str], list[Record]]:
 
 def _uri_of(head: dict[str, str]) -> str:
     default = default_uri(project_root())
-    return default if fingerprint(default) == head["store"] else head["uri"]
+    return default if fingerprint(default) == head["store"] else reveal(TRACKING, head["uri"])
 
 
 def _store(client: Any, run_id: str, records: Sequence[Record], path: Path) -> list[Record]:

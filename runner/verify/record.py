@@ -35,7 +35,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
-    from runner.config import resolved
+    from runner.config import as_typed, resolved
     from runner.train import open_run, recorded
 
     console = plan_console()
@@ -47,7 +47,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with StopRequest():
         data = runner.dataset.load(config.dataset)
-        command = shlex.join(["python", "-m", "runner.verify", *HydraConfig.get().overrides.task])
+        command = shlex.join(["python", "-m", "runner.verify", *as_typed(HydraConfig.get().overrides.task)])
         with recorded(open_run(config, content, command, "verify-"), console) as tracker:
             tracker.log_artifact(folder / "config.yaml")
             verify_recorded(config, content, data, folder, tracker, console, worker)

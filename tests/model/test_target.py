@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ConfigError
-from runner.model import target
+from runner.model import builder, target
 from runner.schema import ModelConfig
 
 MODULE = "target_of_a_user"
@@ -54,6 +54,11 @@ def refused(name: str = "build", **options: Any) -> str:
         "def build(**options): ...",
         "def build(keras, **options): ...",
         f"class build:\n    def __init__(self, {GIVEN}, width): ...",
+        f"class build:\n    def __init__(self, {GIVEN}, more=3, width=2): ...",
+        "class build(Somewhere): ...",
+        "class build(metaclass=Odd):\n    def __init__(self): ...",
+        "class build:\n    def __new__(cls, **given): ...",
+        "@dataclass\nclass build: ...",
         "from somewhere import build",
         "from somewhere import other as build",
         "from somewhere import *",
@@ -65,6 +70,7 @@ def refused(name: str = "build", **options: Any) -> str:
         "def __getattr__(name): ...",
         f"VALUE = 1\ndef build({GIVEN}, width=8): ...\n",
         "build, other = make_two()",
+        "if True:\n    build = None\nelse:\n    from fast import build",
         "build = None\ntry:\n    from fast import build\nexcept ImportError:\n    pass",
         "@gives_keras_and_shapes\ndef build(num_classes): ...",
     ],
@@ -80,12 +86,22 @@ def test_what_may_be_a_builder_passes_without_being_imported(source: str, write:
     [
         ("", ("has no 'build'", "no function")),
         (f"def biuld({GIVEN}): ...", ("has no 'build'", "it defines biuld", "did you mean biuld?")),
-        ("build = 3", ("build in target_of_a_user.py is not callable",)),
+        ("build = 3", ("build in target_of_a_user is not callable",)),
         ("build: int = 3", ("not callable",)),
         ("build = [1, 2]", ("not callable",)),
         ("build = {}", ("not callable",)),
         ("def build(): ...", ("a builder takes keras, input_shape, num_classes", "this one takes nothing")),
         ("def build(keras, shape, classes): ...", ("this one takes keras, shape, classes", "def build(keras, input")),
+        ("class build: ...", ("this one takes nothing",)),
+        ("class build:\n    def __init__(self, width): ...", ("this one takes width",)),
+        ("class Base:\n    def __init__(self, width): ...\nclass build(Base): ...", ("this one takes width",)),
+        ("build = lambda x: x", ("this one takes x",)),
+        ("def make(width): ...\nbuild = make", ("this one takes width",)),
+        ("import json as build", ("is not callable",)),
+        ("from json import decoder as build", ("is not callable",)),
+        ("from os import system as build", ("this one takes command",)),
+        ("def build(keras, /, input_shape, num_classes): ...", ("this one takes keras",)),
+        (f"def build(x, /, {GIVEN}): ...", ("x has no name to be given by",)),
         ("def build(:\n", ("target_of_a_user.py must parse", "line 1")),
         (f"build = 3\ndef build({GIVEN}): ...\nbuild = 'no'", ("not callable",)),
     ],
@@ -107,8 +123,8 @@ def test_what_is_no_builder_is_refused_by_its_path(source: str, parts: tuple[str
         (".build", "an import path with a dot"),
         ("my-module.build", "an import path with a dot"),
         ("no_such_module_at_all.build", "there is no module no_such_module_at_all"),
-        ("no_such_package_at_all.inner.build", "module no_such_package_at_all.inner does not import"),
-        ("json.decoder.no_such.build", "module json.decoder.no_such does not import"),
+        ("no_such_package_at_all.inner.build", "there is no module no_such_package_at_all;"),
+        ("json.decoder.no_such.build", "there is no module json.decoder.no_such;"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused(path: str, part: str) -> None:
@@ -118,8 +134,88 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, part: str) -> None:
     assert part in str(caught.value)
 
 
-def test_a_module_without_python_source_is_left_to_the_import() -> None:
-    target.check(ModelConfig("itertools.chain"))
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("os.system", "this one takes command"),
+        ("posix.system", "this one takes command"),
+        ("builtins.exec", "this one takes"),
+        ("builtins.print", "this one takes"),
+        ("builtins.eval", "this one takes"),
+        ("builtins.dict", "no Python source that tells what dict takes"),
+        ("itertools.chain", "no Python source that tells what chain takes"),
+        ("os.path.join", "this one takes a"),
+        ("os.nosuch", "has no 'nosuch'"),
+        ("os.path", "path in os is not callable"),
+        ("shutil.rmtree", "this one takes path"),
+        ("subprocess.Popen", "this one takes args"),
+        ("json.JSONDecoder", "a builder takes"),
+        ("json.scanner", "scanner"),
+        ("_ctypes_test.func", "no Python source"),
+    ],
+)
+def test_what_was_never_meant_to_build_a_model_is_refused_unimported(path: str, part: str) -> None:
+    loaded = set(sys.modules)
+    with pytest.raises(ConfigError) as caught:
+        target.check(ModelConfig(path))
+    assert str(caught.value).startswith(f"model._target_={path} is refused: ")
+    assert part in str(caught.value)
+    assert set(sys.modules) == loaded
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package in a package; importing either fails."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for folder in ("outer", "outer/inner"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "space" / "within").mkdir(parents=True)
+    importlib.invalidate_caches()
+    return tmp_path
+
+
+def test_a_module_in_a_package_is_found_without_importing_the_package(package: Path) -> None:
+    (package / "outer" / "inner" / "models.py").write_text(f"def build({GIVEN}, width): ...")
+    (package / "space" / "within" / "models.py").write_text(f"def build({GIVEN}, width): ...")
+    for path in ("outer.inner.models.build", "space.within.models.build"):
+        target.check(ModelConfig(path, {"width": 3}))
+        with pytest.raises(ConfigError, match=r"\+model.width="):
+            target.check(ModelConfig(path))
+    for path, missing in [("outer.nope.build", "outer.nope"), ("outer.nope.more.build", "outer.nope")]:
+        with pytest.raises(ConfigError, match=rf"there is no module {missing};"):
+            target.check(ModelConfig(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from .inner.models import build",
+        "from outer.inner.models import build",
+        "from .inner.models import *",
+        "from .inner.models import make as build",
+        "from .inner import build",
+        "from .inner.models import make\nbuild = make",
+        "try:\n    from .inner.models import *\nfinally:\n    pass",
+    ],
+)
+def test_a_name_is_followed_to_where_it_is_defined(package: Path, line: str) -> None:
+    (package / "outer" / "__init__.py").write_text(f"{line}\nraise SystemExit('imported')")
+    (package / "outer" / "inner" / "__init__.py").write_text("from .models import *\nraise SystemExit('imported')")
+    (package / "outer" / "inner" / "models.py").write_text(f"def build({GIVEN}, width): ...\nmake = build\n")
+    target.check(ModelConfig("outer.build", {"width": 3}))
+    with pytest.raises(ConfigError, match=r"outer\.build takes width"):
+        target.check(ModelConfig("outer.build", {"widht": 3}))
+
+
+def test_names_that_lead_in_a_circle_end(package: Path) -> None:
+    (package / "outer" / "__init__.py").write_text("from .inner import build\n")
+    (package / "outer" / "inner" / "__init__.py").write_text("from outer import build\n")
+    target.check(ModelConfig("outer.build"))
+    (package / "outer" / "inner" / "__init__.py").write_text("from outer import *\nfrom . import *\n")
+    (package / "outer" / "__init__.py").write_text("a = b\nb = a\nfrom .inner import *\nfrom . import *\n")
+    for name in ("a", "nosuch"):
+        target.check(ModelConfig(f"outer.{name}"))
 
 
 def test_an_option_that_the_builder_lacks_is_refused_with_the_nearest(write: Write) -> None:
@@ -206,6 +302,50 @@ def test_a_list_of_sizes_below_1_is_refused(value: list[int], write: Write) -> N
 def test_a_single_whole_number_may_be_0_as_a_seed_may(write: Write) -> None:
     write(f"def build({GIVEN}, option: int = 5): ...")
     target.check(ModelConfig(f"{MODULE}.build", {"option": 0}))
+
+
+def _is_called(source: str, write: Write, **options: Any) -> Any:
+    write(source)
+    made = target.load(f"{MODULE}.build")
+    return builder.call(made, ModelConfig(f"{MODULE}.build", options), keras="k", input_shape=(1,), num_classes=7)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"import functools\ndef make({GIVEN}, width): return num_classes\nbuild = functools.partial(make, width=3)",
+        "import functools\ndef given(f):\n    @functools.wraps(f)\n    def inner(keras, input_shape, **more):\n"
+        "        return f(**more)\n    return inner\n@given\ndef build(num_classes): return num_classes",
+        f"class Model:\n    def __call__(self, {GIVEN}): return num_classes\nbuild = Model()",
+        f"class Model:\n    def make(self, {GIVEN}): return num_classes\nbuild = Model().make",
+        "from dataclasses import dataclass\n@dataclass\nclass Model:\n    keras: str\n    input_shape: tuple\n"
+        "    num_classes: int\ndef __getattr__(name): return lambda **given: Model(**given).num_classes",
+    ],
+)
+def test_what_only_the_import_tells_is_called_where_it_takes_what_it_is_given(source: str, write: Write) -> None:
+    assert _is_called(source, write) == 7
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (
+            "import functools, os\nbuild = functools.partial(os.system, 'touch ran')",
+            "it takes nothing|it takes command",
+        ),
+        ("def other(f): return f\n@other\ndef build(keras): open('ran', 'w')", "it takes keras, and a builder takes"),
+        ("import os\ndef __getattr__(name): return os.system", "it takes command"),
+        ("build = [dict][0]", "does not tell what it takes"),
+        ("class Odd:\n    def __call__(self): open('ran', 'w')\nbuild = Odd()", "it takes nothing"),
+    ],
+)
+def test_what_takes_something_else_is_refused_and_not_called(
+    source: str, part: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"model\._target_={MODULE}\.build is refused: .*({part})"):
+        _is_called(source, write)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_load_imports_the_builder(write: Write) -> None:
