@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from runner.errors import refuse
+from runner.errors import did_you_mean, refuse
 
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     """Raises ConfigError for a word that is none of the allowed ones."""
     if value not in allowed:
-        from runner.config import did_you_mean
-
         raise refuse(key, value, allowed=f"one of {', '.join(allowed)}", mend=did_you_mean(value, list(allowed)))
 
 

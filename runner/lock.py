@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _POLL_SECONDS = 0.2
+_DIGITS, _LONGEST = b"0123456789", 32
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
 if sys.platform == "win32":
@@ -59,7 +60,7 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> It
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         held = _acquire(handle, path, say, what)
-        if held:
+        if held and not os.read(handle, _LONGEST).strip(_DIGITS):  # a holder's, and no file of a user's
             os.ftruncate(handle, 0)
             os.lseek(handle, 0, os.SEEK_SET)
             os.write(handle, str(os.getpid()).encode())

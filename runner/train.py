@@ -22,13 +22,13 @@ from runner.dataset import Dataset
 from runner.display import config_tree, make_display, result_table
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, ShowsPieces, as_float, hold, holds_images
-from runner.errors import EngineError, Interrupted
+from runner.errors import EngineError
 from runner.logs import quiet_native_log
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import current, heard, interruption
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.tracking import Status, Tracker, open_tracker
@@ -56,9 +56,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     content = resolved(config, composed)
     if member.membership() is None:  # a sweep says in a line what its jobs differ in
         console.print(config_tree(content))
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     before = recovery.open_previous(config, content)
-    with StopRequest() as stop:
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    with heard() as stop:
         data = runner.dataset.load(config.dataset)
         total = config.trainer.epochs * loop.epoch_steps(config, data.train.size)
         recovery.check_unfinished(config, before, total)
@@ -87,13 +87,14 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 console.print(line, soft_wrap=True, markup=False)
                 tracker.set_tags(tags)
 
-            stop.deferred = True
             profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
             with recovery.saving(config, content, engine, tracker, folder, before, finished) as saver:
                 start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
                 log = member.reporting(points.log, folder)
                 around = loop.Around(log, points.forget, tell, display, stop, saver, profiler)
-                result = loop.train(config, engine, data, around, start)
+                with stop.deferring():  # the loop asks between device calls
+                    result = loop.train(config, engine, data, around, start)
+                stop.raise_if_requested()
                 tell(result.ended, {_ENDED: result.ended})
                 used = utilisation(config.plan, measures, result.meter.steps_per_second)
                 if used is not None:
@@ -142,15 +143,18 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen."""
     status: Status = "FAILED"
     try:
+        current().raise_if_requested()  # it may have come while the run was opened
         yield tracker
+        current().raise_if_requested()
         status = "FINISHED"
-    except (Interrupted, KeyboardInterrupt) as signal:
-        status = "KILLED"
-        tracker.set_tags({_ENDED: str(signal) or "ended by Ctrl-C"})
-        console.print("interrupted: metrics up to the last step are kept, the run's status is KILLED")
-        raise
-    except EngineError as error:
-        tracker.set_tags({_ENDED: str(error)})
+    except BaseException as error:
+        if (signum := interruption(error)) is not None:
+            status = "KILLED"
+            tracker.set_tags({_ENDED: f"ended by signal {signum}"})
+            kept = "metrics up to the last step are kept, the run's status is KILLED"
+            console.print(f"interrupted: {kept if tracker.run_id else 'nothing is tracked'}")
+        elif isinstance(error, EngineError):
+            tracker.set_tags({_ENDED: str(error)})
         raise
     finally:
         tracker.finish(status)

@@ -15,7 +15,7 @@ from runner.display import result_table
 from runner.evaluate.report import make_report
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import heard
 from runner.tracking.attach import attach
 
 
@@ -34,7 +34,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     saved = open_saved(config, "runner.evaluate")
     folder = Path(HydraConfig.get().runtime.output_dir)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
-    with StopRequest():
+    with heard():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.dataset.load(config.dataset)
         engine = restored(config, saved, data, folder / "runner.log")

@@ -29,7 +29,7 @@ from runner.export.plain import make_plain, weights_in_use
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.logs import quiet_native_log
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import heard
 from runner.tracking.attach import Attachment, attach
 
 _SIGNATURE = {
@@ -60,7 +60,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
-    with StopRequest():
+    with heard():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.dataset.load(config.dataset)
         expected = _predictions(config, saved, data, folder / "runner.log")

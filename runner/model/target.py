@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.schema import ModelConfig
 
 GIVEN = ("keras", "input_shape", "num_classes")
@@ -44,8 +44,6 @@ def check(config: ModelConfig) -> None:
     elif isinstance(node, ast.Constant | ast.Dict | ast.List | ast.Tuple | ast.Set):
         raise refuse(_KEY, config.target, allowed=f"{name} in {source.name} is not callable", mend=_MEND)
     elif node is None:
-        from runner.config import did_you_mean
-
         names = [item.name for item in tree.body if isinstance(item, ast.FunctionDef | ast.ClassDef)]
         hint = did_you_mean(name, names)
         raise refuse(
@@ -119,8 +117,6 @@ def _check_signature(config: ModelConfig, node: ast.FunctionDef) -> None:
         options = [name for name in names if name not in GIVEN and name != LAYOUTS]
         for key in config.options:
             if key not in options:
-                from runner.config import did_you_mean
-
                 raise ConfigError(
                     f"model.{key} is refused: {config.target} takes {', '.join(options) or 'no options'}; "
                     f"{did_you_mean(key, options)}"

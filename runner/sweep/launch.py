@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from runner.cores import VARIABLE, available
 from runner.errors import ConfigError
+from runner.folders import MARK
 from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
@@ -80,5 +81,6 @@ def run_foreign_job() -> None:
     overrides = [str(one) for one in hydra.overrides.task if not key_of(str(one)).startswith("sweep.")]
     member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)
+    (folder / MARK).touch()  # the sweep has claimed it, perhaps on another disk
     master = DictConfig({"hydra": hydra})
     run_to_end(Command(arguments(shared.module, overrides, master, folder), folder, member.environment()))

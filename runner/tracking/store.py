@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
+from runner.signals import current
 from runner.tracking.location import is_database, is_http, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.writer import reason
@@ -51,7 +52,10 @@ def open_store(uri: str, experiment: str) -> Store:
     mlflow = load_mlflow()
     try:
         _probe(uri)
-        with locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext():
+        with (
+            locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext(),
+            current().deferring() if sqlite_path(uri) else contextlib.nullcontext(),  # half made, it is no database
+        ):
             client = mlflow.MlflowClient(tracking_uri=uri)
             return Store(client, uri, _experiment_id(client, uri, experiment))
     except TrackingError:

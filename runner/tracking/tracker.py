@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import TrackingError
+from runner.errors import Interrupted, TrackingError
 from runner.schema import TrackingConfig
+from runner.signals import current
 from runner.tracking import models, start, unsent
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead import mark_dead_runs
@@ -99,7 +100,7 @@ class MlflowTracker:
     def finish(self, status: Status) -> None:
         """Stores what is left and the status; see `Tracker`.
 
-        Interrupted (a second Ctrl-C), it stops waiting and keeps what is left in the file.
+        Interrupted, it stops waiting, keeps what is left in the file, and the status is KILLED.
         """
         if self._finished:
             return
@@ -108,11 +109,15 @@ class MlflowTracker:
         in_time = False
         try:
             in_time = self._writer.flush(self._finish_timeout_s)
+        except (Interrupted, KeyboardInterrupt):
+            status = "KILLED"
+            raise
         finally:
-            left = self._writer.abandon()
-            left += self._end(Ending(status, _now_ms()), left, attempts=_ENDING_ATTEMPTS if in_time else 1)
-            self._keep(left, "jsonl", "stored at the next start, or by")
-            self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
+            with current().deferring():
+                left = self._writer.abandon()
+                left += self._end(Ending(status, _now_ms()), left, attempts=_ENDING_ATTEMPTS if in_time else 1)
+                self._keep(left, "jsonl", "stored at the next start, or by")
+                self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
 
     def describe(self) -> list[str]:
         """Returns where the run can be looked at, and what could not be stored."""
@@ -186,12 +191,14 @@ def start_run(
         mark_dead_runs(store, warn)
     except Exception as error:  # housekeeping must not stop a run
         warn(f"runs left RUNNING were not looked for: {reason(error)}")
-    if resume_run_id:
-        store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
-        run_id = resume_run_id
-    else:
-        run_id = start.create(store, spec, root)
-    return MlflowTracker(store, run_id, unsent_dir=unsent_dir, finish_timeout_s=finish_timeout_s)
+    current().raise_if_requested()  # it waited for the database
+    with current().deferring():  # a run that is made and that nobody holds would stay RUNNING
+        if resume_run_id:
+            store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
+            run_id = resume_run_id
+        else:
+            run_id = start.create(store, spec, root)
+        return MlflowTracker(store, run_id, unsent_dir=unsent_dir, finish_timeout_s=finish_timeout_s)
 
 
 def _now_ms() -> int:

@@ -15,7 +15,7 @@ from runner.dataset import Dataset
 from runner.errors import EngineError
 from runner.plan.table import plan_console
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import heard
 from runner.tracking import Tracker
 from runner.verify.check import verify
 from runner.verify.children import WORKER
@@ -40,7 +40,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
-    with StopRequest():
+    with heard():
         data = runner.dataset.load(config.dataset)
         command = shlex.join(["python", "-m", "runner.verify", *HydraConfig.get().overrides.task])
         with recorded(open_run(config, content, command, "verify-"), console) as tracker:
