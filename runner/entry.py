@@ -6,7 +6,8 @@ signal ends the process at once.
 
 from __future__ import annotations
 
-import _signal  # built into the interpreter; `signal` itself takes milliseconds, in which Ctrl-C would be a traceback
+# Built into the interpreter: `signal` itself takes milliseconds, in which Ctrl-C would be a traceback.
+import _signal  # type: ignore[import-not-found]
 import os
 
 TYPE_CHECKING = False

@@ -87,7 +87,12 @@ class StopRequest:
     def raise_again(self) -> None:
         """Raises `Interrupted` in the main thread once more, a moment later: the interpreter dropped the first one."""
         self._again = True
-        _thread.interrupt_main(signal.Signals(self._signum or signal.SIGINT))
+        signum = self._signum or signal.SIGINT
+        main = threading.main_thread().ident
+        if hasattr(signal, "pthread_kill") and main is not None:
+            signal.pthread_kill(main, signum)  # it wakes a call that waits, which interrupt_main does not
+        else:
+            _thread.interrupt_main(signal.Signals(signum))
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
