@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.refused_command_lines import COMMAND_LINES
+
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
 
@@ -249,6 +251,8 @@ REFUSALS = [
     refusal("engine.name=other", "engine.name=other", "keras_dtensor"),
 ]
 
+REFUSALS += [Refusal(tuple(line.split("  ")), tuple(shown)) for line, *shown in COMMAND_LINES]
+
 # Those that reach every stage: Hydra's grammar, a group, a key, a type, the checks, the builder's source.
 THROUGH_THE_PROCESS = [
     "trainer.epochs=[1",
@@ -257,6 +261,7 @@ THROUGH_THE_PROCESS = [
     "trainer.epochs=many",
     "mesh=batch8 dataset.batch_size=100",
     "model=custom model._target_=user_module.biuld",
+    "-m trainer.seed=1,2 hydra.launcher.max_parallel=0",
 ]
 
 
