@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runner import folders
 from runner.cli import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from runner.compare.lines import Line, lower_is_better, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, history, load
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
+        if options.out:
+            folders.check("--out", options.out.absolute())
         return _diff(options) if options.diff else _compare(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -90,7 +93,7 @@ def _compare(options: argparse.Namespace) -> int:
     sheet = render.sheet_of(lines, shown, lead=newest, extra=extra)
     render.console().print(render.rich_table(sheet, _title(records, lines)))
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
+        folders.claim("--out", options.out)
         (options.out / "table.csv").write_text(render.to_csv(sheet))
         (options.out / "table.md").write_text(render.to_markdown(sheet))
         files = ["table.csv", "table.md", *_plots(store.client, options.out, metric, lines)]
@@ -150,7 +153,7 @@ def _diff(options: argparse.Namespace) -> int:
         else:
             render.console().print(render.rich_table(sheet, f"{name}: {len(sheet.rows)} differ"))
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
+        folders.claim("--out", options.out)
         parts = [render.to_markdown(sheet) for sheet in sheets.values() if sheet is not None and sheet.rows]
         (options.out / "diff.md").write_text("\n".join(parts))
         print(f"written: diff.md in {options.out}")
