@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+from runner import entry
 
-from omegaconf import DictConfig
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-from runner.cli import run_command
-from runner.errors import refuse
-from runner.schema import RunConfig
+    from runner.schema import RunConfig
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
     """Trains."""
+    from runner.errors import refuse
+
     if config.run is not None:
         raise refuse(
             "run", config.run, allowed="it is for runner.evaluate and runner.export", mend="resume=... trains on"
@@ -24,7 +26,7 @@ def command(config: RunConfig, composed: DictConfig) -> None:
 
 def main() -> None:
     """Runs the command and exits with its code."""
-    sys.exit(run_command(command))
+    entry.main(command)
 
 
 if __name__ == "__main__":

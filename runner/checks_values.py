@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from runner.errors import refuse
+from runner.errors import did_you_mean, refuse
 
 _TINY, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32; devices take what is smaller for 0
 _WHOLE = 2**31  # int32, in which devices count
@@ -17,8 +17,6 @@ _WHOLE = 2**31  # int32, in which devices count
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     """Raises ConfigError for a word that is none of the allowed ones."""
     if value not in allowed:
-        from runner.config import did_you_mean
-
         raise refuse(key, value, allowed=f"one of {', '.join(allowed)}", mend=did_you_mean(value, list(allowed)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +16,8 @@ from omegaconf.errors import (
 
 from runner import checks
 from runner.checks_values import leaves
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, did_you_mean, refuse
+from runner.kinds import misfit
 from runner.schema import ModelConfig, RunConfig, TrackingConfig
 from runner.tracking import secrets
 
@@ -87,8 +87,10 @@ def convert_group(name: str, composed: DictConfig) -> Any:
             return _model(node)
         for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
-        resolved = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), resolved))
+        content = OmegaConf.to_container(node, resolve=True)
+        if (wrong := misfit(_GROUPS[name], content, name)) is not None:
+            raise wrong
+        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), OmegaConf.create(content)))
         if isinstance(typed, TrackingConfig) and typed.uri is not None:
             typed.uri = secrets.hide(typed.uri)
         return typed
@@ -127,23 +129,8 @@ def _refuse_value(group: str, node: DictConfig, error: OmegaConfBaseException) -
     if isinstance(error, ConfigKeyError):
         return _refuse_nested_key(group, node, key, error)
     value = OmegaConf.select(node, inner, throw_on_resolution_failure=False) if inner else node
-    nested = _nested_value(_GROUPS[group], node, group)
-    if nested is not None:
-        return nested
     reason = " ".join(str(error.msg or error).splitlines()[0].split()).rstrip(".")
-    wanted = _annotation(group, inner)
-    return refuse(key, value, allowed=f"a value of type {wanted}" if wanted else reason, mend=f"set {key} to one")
-
-
-def _nested_value(kind: Any, node: DictConfig, prefix: str) -> ConfigError | None:
-    """Words a plain value where a nested group of keys belongs, as `optimizer.schedule=cosine`."""
-    for spec in fields(kind):
-        inner: Any = spec.default_factory
-        if is_dataclass(inner) and spec.name in node and not isinstance(node[spec.name], DictConfig):
-            key, names = f"{prefix}.{spec.name}", [each.name for each in fields(inner)]
-            first = f"{key}.{names[0]}={node[spec.name]}"
-            return refuse(key, node[spec.name], allowed=f"keys under it: {', '.join(names)}", mend=f"write {first}")
-    return None
+    return refuse(key, value, allowed=reason, mend=f"set {key} to another value")
 
 
 def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfBaseException) -> ConfigError:
@@ -155,24 +142,6 @@ def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfB
         key = f"layout.rules[{places[0]}].{word}" if places else key
     names = f"keys there are {', '.join(known)}; " if known else ""
     return ConfigError(f"{key} is refused: no such key; {names}{did_you_mean(word, known)}")
-
-
-def _annotation(group: str, inner: str) -> str | None:
-    """Returns the schema's type of a dotted key, as it stands in the source; None for a key inside a list or dict."""
-    kind: Any = _GROUPS[group]
-    annotation = None
-    for part in inner.split("."):
-        specs = {spec.name: spec for spec in fields(kind)} if is_dataclass(kind) else {}
-        if part not in specs:
-            return annotation if part.isdigit() or "[" in part else None
-        annotation, kind = str(specs[part].type), specs[part].default_factory
-    return annotation
-
-
-def did_you_mean(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Returns the mend for a misspelt word: the nearest known one, else where to look."""
-    close = get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
 
 
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:

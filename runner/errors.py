@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class ConfigError(ValueError):
     """A config that cannot work. Commands print it as one line and exit with code 2."""
@@ -39,8 +41,8 @@ class NotFiniteError(EngineError):
         self.step, self.loss = step, loss
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error: the user asked
-    """Ctrl-C or SIGTERM ended the run; its metrics are stored and its status is KILLED.
+class Interrupted(BaseException):  # no error: the user asked, and no `except Exception` may keep it
+    """Ctrl-C, SIGTERM or a closed terminal ended the run; its metrics are stored and its status is KILLED.
 
     Attributes:
       signum: the signal.
@@ -66,3 +68,11 @@ def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:
     """
     shown = "null" if value is None else value
     return ConfigError(f"{key}={shown} is refused: {allowed}; {mend}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns the mend for a misspelt word: the nearest known one, else where to look."""
+    from difflib import get_close_matches  # not above: signals needs this module before anything that takes time
+
+    close = get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _POLL_SECONDS = 0.2
+_DIGITS, _LONGEST = b"0123456789", 32
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
 if sys.platform == "win32":
@@ -120,10 +121,11 @@ def _opened(path: Path) -> Iterator[int]:
 def _noted(handle: int) -> Iterator[None]:
     """Writes into a lock file who holds it, and frees it at the end."""
     try:
-        os.ftruncate(handle, 0)
-        os.lseek(handle, 0, os.SEEK_SET)
-        with contextlib.suppress(OSError):  # a full disk: the lock itself takes no room
-            os.write(handle, str(os.getpid()).encode())
+        if not os.read(handle, _LONGEST).strip(_DIGITS):  # a holder's, and no file of a user's
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            with contextlib.suppress(OSError):  # a full disk: the lock itself takes no room
+                os.write(handle, str(os.getpid()).encode())
         yield
     finally:
         _unlock(handle)

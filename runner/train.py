@@ -29,7 +29,7 @@ from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import current, heard, interruption
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.tracking import Status, Tracker, open_tracker
@@ -69,7 +69,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         _warn(console, warning)
     for line in before.says() if before else []:
         console.print(line, soft_wrap=True, markup=False)
-    with StopRequest() as stop:
+    with heard() as stop:
         data = runner.dataset.load(config.dataset)
         total = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
@@ -100,13 +100,14 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
                 console.print(line, soft_wrap=True, markup=False)
                 tracker.set_tags(tags)
 
-            stop.deferred = True
             profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
             with recovery.saving(config, content, engine, tracker, folder, before, finished, held) as saver:
                 start = loop.Start(before.checkpoint.step, before.checkpoint.history()) if before else None
                 log = member.reporting(points.log, folder)
                 around = loop.Around(log, points.forget, tell, display, stop, saver, profiler)
-                result = loop.train(config, engine, data, around, start)
+                with stop.deferring():  # the loop asks between device calls
+                    result = loop.train(config, engine, data, around, start)
+                stop.raise_if_requested()
                 tell(result.ended, {_ENDED: result.ended})
                 used = utilisation(config.plan, measures, result.meter.steps_per_second)
                 if used is not None:
@@ -180,18 +181,19 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     status: Status = "FAILED"
     kept = True
     try:
+        current().raise_if_requested()  # it may have come while the run was opened
         yield tracker
+        current().raise_if_requested()
         status = "FINISHED"
-    except (Interrupted, KeyboardInterrupt) as signal:
-        status = "KILLED"
-        tracker.set_tags({_ENDED: str(signal) or "ended by Ctrl-C"})
-        lost = f", {signal.unsaved}" if isinstance(signal, Interrupted) and signal.unsaved else ""
-        console.print(
-            f"interrupted: metrics up to the last step are kept{lost}, the run's status is KILLED", soft_wrap=True
-        )
-        raise
-    except EngineError as error:
-        tracker.set_tags({_ENDED: str(error)})
+    except BaseException as error:
+        if (signum := interruption(error)) is not None:
+            status = "KILLED"
+            tracker.set_tags({_ENDED: f"ended by signal {signum}"})
+            lost = f", {error.unsaved}" if isinstance(error, Interrupted) and error.unsaved else ""
+            told = f"metrics up to the last step are kept{lost}, the run's status is KILLED"
+            console.print(f"interrupted: {told if tracker.run_id else f'nothing is tracked{lost}'}", soft_wrap=True)
+        elif isinstance(error, EngineError):
+            tracker.set_tags({_ENDED: str(error)})
         raise
     finally:
         kept = tracker.finish(status)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from runner import paths, schema
-from runner.config import convert, did_you_mean, flatten
-from runner.errors import ConfigError
+from runner.config import convert, flatten
+from runner.errors import ConfigError, did_you_mean
 
 CONF = paths.conf_dir()
 GROUPS = {

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from runner import outputs
-from runner.cli import one_line
 from runner.errors import ConfigError
 from runner.logs import LogFile, quiet_native_log
+from runner.refusals import one_line
 from runner.sweep import member
 from runner.sweep.member import Membership
 from runner.sweep.process import LOG_FILE, Command, JobProcess

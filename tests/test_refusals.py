@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.refusals import ROOT, Refusal, assert_refused, name, refusal, refuse_all
+from tests.refused_command_lines import COMMAND_LINES
 
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
 
@@ -254,6 +255,8 @@ REFUSALS = [
     refusal("engine.name=other", "engine.name=other", "keras_dtensor"),
 ]
 
+REFUSALS += [Refusal(tuple(line.split("  ")), tuple(shown)) for line, *shown in COMMAND_LINES]
+
 # Those that reach every stage: Hydra's grammar, a group, a key, a type, the checks, the builder's source.
 THROUGH_THE_PROCESS = [
     "trainer.epochs=[1",
@@ -262,6 +265,7 @@ THROUGH_THE_PROCESS = [
     "trainer.epochs=many",
     "mesh=batch8 dataset.batch_size=100",
     "model=custom model._target_=user_module.biuld",
+    "-m trainer.seed=1,2 hydra.launcher.max_parallel=0",
 ]
 
 

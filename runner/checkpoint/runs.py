@@ -118,7 +118,8 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
             damaged[path.parent] = error
     matches = _matching(key, name, saved, damaged)
     if len(matches) != 1 or not name:
-        raise refuse(key, wanted, allowed=_allowed(saved, folder, many=len(matches) > 1), mend=f"set {key}=latest")
+        mend = f"set {key}=latest" if saved else "start one: python -m runner"
+        raise refuse(key, wanted, allowed=_allowed(saved, folder, many=len(matches) > 1), mend=mend)
     run = matches[0]
     return run, _step(key, wanted, run, at) if at else None
 

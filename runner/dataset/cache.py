@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +14,11 @@ import numpy as np
 from runner.dataset.arrays import Dataset, Images, Labels, Split
 from runner.dataset.splits import Slice, resolve
 from runner.errors import ConfigError, DataError, refuse
+from runner.folders import remove_empty, remove_files
 from runner.schema import DatasetConfig
 
 FORMAT = 1
+_META = "meta.json"
 RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which makes gathering rows faster
 
 _NAME = re.compile(r"(?P<builder>\w+)(?:/(?P<config>[\w.+-]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
@@ -156,7 +157,7 @@ def _read_meta(path: Path) -> Meta | None:
 
 def write_meta(folder: Path, meta: Meta) -> None:
     """Writes meta.json; it comes last, so a folder that has one is complete."""
-    (folder / "meta.json").write_text(json.dumps(asdict(meta), indent=1), "utf-8")
+    (folder / _META).write_text(json.dumps(asdict(meta), indent=1), "utf-8")
 
 
 def publish(partial: Path, root: Path, meta: Meta) -> Path:
@@ -171,10 +172,23 @@ def publish(partial: Path, root: Path, meta: Meta) -> Path:
       The place.
     """
     final = decoded_dir(root) / meta.folder
-    if final.exists():
-        shutil.rmtree(final)
+    remove(final)  # of another format, or broken
     partial.replace(final)
     return final
+
+
+def remove(folder: Path) -> None:
+    """Removes a decoded dataset, or what a killed process left of one.
+
+    Raises:
+      DataError: it holds something else besides, which stays.
+    """
+    split = ("images.npy", "labels.npy")
+    names = [_META, *(f"{one.parent.name}/{one.name}" for name in split for one in folder.glob(f"*/{name}"))]
+    remove_files(folder, names)
+    remove_empty([*folder.glob("*"), folder])
+    if folder.exists():
+        raise DataError(f"{folder} is in the way, and holds what no run wrote; move that elsewhere")
 
 
 def arrays(folder: Path, split: str) -> tuple[Images, Labels]:

@@ -97,7 +97,7 @@ def _write(builder: Any, pair: Pair, root: Path, wanted: Request, source: str, s
     sizes = {name: info.num_examples for name, info in builder.info.splits.items() if info.num_examples}
     _require_space(wanted.name, root, sum(sizes.values()) * int(np.prod(pair.shape)))
     partial = cache.decoded_dir(root) / f".partial-{wanted.builder}"  # under the lock, so one there is a killed run's
-    shutil.rmtree(partial, ignore_errors=True)
+    cache.remove(partial)
     for name, size in sizes.items():
         say(f"{wanted.name}: decoding {size:,} examples of {name}")
         _write_split(builder, pair, name, size, partial / name)

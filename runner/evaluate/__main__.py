@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from runner import entry
 
-from omegaconf import DictConfig
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-from runner.cli import run_command
-from runner.schema import RunConfig
+    from runner.schema import RunConfig
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
@@ -19,7 +20,7 @@ def command(config: RunConfig, composed: DictConfig) -> None:
 
 def main() -> None:
     """Runs the command and exits with its code: 0 done, 1 failed, 2 the config was refused."""
-    sys.exit(run_command(command))
+    entry.main(command)
 
 
 if __name__ == "__main__":

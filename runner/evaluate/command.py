@@ -16,7 +16,7 @@ from runner.evaluate.report import make_report
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.outputs import required
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import heard
 from runner.tracking.attach import attach
 
 
@@ -36,7 +36,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
-    with StopRequest():
+    with heard():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.dataset.load(config.dataset)
         engine = restored(config, saved, data, folder / "runner.log")

@@ -30,7 +30,7 @@ from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.logs import quiet_native_log
 from runner.outputs import required
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import heard
 from runner.tracking.attach import Attachment, attach
 
 _SIGNATURE = {
@@ -62,7 +62,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     content = resolved(config, composed)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
-    with StopRequest():
+    with heard():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.dataset.load(config.dataset)
         expected = _predictions(config, saved, data, folder / "runner.log")

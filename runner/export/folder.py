@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from runner.checkpoint.runs import SavedRun
-from runner.errors import refuse
+from runner.errors import EngineError, refuse
+from runner.folders import remove_empty, remove_files
 from runner.paths import outputs_dir
 from runner.schema import ExportConfig
 
@@ -29,21 +30,29 @@ def target(config: ExportConfig, run: SavedRun) -> Path:
         raise refuse(
             _KEY,
             path,
-            allowed="a folder that is not there, is empty or holds an earlier export",
+            allowed="a folder that is not there, is empty or holds an earlier export and nothing else",
             mend=f"set {_KEY}={path}/export",
         )
     return path
 
 
 def _is_ours(path: Path) -> bool:
+    """Returns whether a folder holds nothing but what an export says that it wrote."""
     if not path.is_dir():
         return False
-    if not any(path.iterdir()):
-        return True
+    there = set(_files(path))
+    return not there or there <= set(_recorded(path))
+
+
+def _files(path: Path) -> list[str]:
+    return sorted(one.relative_to(path).as_posix() for one in path.rglob("*") if not one.is_dir() or one.is_symlink())
+
+
+def _recorded(path: Path) -> list[str]:
     try:
-        return "signature" in json.loads((path / RECORD).read_text())
-    except (OSError, ValueError, TypeError):
-        return False
+        return [RECORD, *map(str, json.loads((path / RECORD).read_text())["files"])]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
 
 
 @contextmanager
@@ -54,12 +63,14 @@ def making(path: Path) -> Iterator[Path]:
       path: the target.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".unfinished-{path.name}-{os.getpid()}")
-    old = path.with_name(f"{new.name}-old")
-    shutil.rmtree(new, ignore_errors=True)
+    around = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))  # a name that nobody has
+    new, old = around / "new", around / "old"
     new.mkdir()
     try:
         yield new
+        _record_files(new)
+        if path.exists() and not _is_ours(path):  # an export takes minutes
+            raise EngineError(f"{_KEY}={path} holds what no export wrote, since this one began; nothing was written")
         try:
             if path.exists():
                 path.rename(old)
@@ -68,6 +79,14 @@ def making(path: Path) -> Iterator[Path]:
             if old.exists() and not path.exists():
                 old.rename(path)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        remove_files(old, _recorded(old))
     finally:
         shutil.rmtree(new, ignore_errors=True)
+        remove_empty([old, around])
+
+
+def _record_files(folder: Path) -> None:
+    """Adds to an export's record which files it wrote: what a later one may replace."""
+    record = folder / RECORD
+    content = json.loads(record.read_text()) | {"files": [one for one in _files(folder) if one != RECORD]}
+    record.write_text(json.dumps(content, indent=1) + "\n")

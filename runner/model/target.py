@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.model import definition
 from runner.schema import ModelConfig
 
@@ -48,8 +48,6 @@ def _refuse(path: str, found: definition.Found) -> ConfigError:
         )
     if found.kind == "value":
         return refuse(_KEY, path, allowed=f"{name} in {found.where} is not callable", mend=_MEND)
-    from runner.config import did_you_mean
-
     hint = did_you_mean(name, list(found.names))
     return refuse(
         _KEY,
@@ -74,8 +72,6 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
         options = [name for name in names if name not in GIVEN and name != LAYOUTS]
         for key in config.options:
             if key not in options:
-                from runner.config import did_you_mean
-
                 raise ConfigError(
                     f"model.{key} is refused: {config.target} takes {', '.join(options) or 'no options'}; "
                     f"{did_you_mean(key, options)}"

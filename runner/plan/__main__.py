@@ -6,29 +6,26 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from runner import entry
 
-from runner.cli import run_command
-from runner.errors import Interrupted
-from runner.schema import RunConfig
-from runner.signals import StopRequest
-from runner.sweep import state
-from runner.sweep.jobs import Job
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from runner.schema import RunConfig
+    from runner.sweep.state import Sweep
 
 _COLUMNS = 3  # plans side by side on a terminal
 
 
-def _compare(jobs: Sequence[Job]) -> None:
-    """Prints the jobs' plans side by side and writes compare.md beside their folders."""
+def _compare(sweep: Sweep) -> None:
+    """Prints the jobs' plans side by side and writes compare.md into the sweep's folder."""
     from runner.plan.compare import comparison
     from runner.plan.files import table_markdown
     from runner.plan.table import plan_console, rich_table
 
-    console, path = plan_console(), jobs[0].folder.parent / "compare.md"
+    console, path, jobs = plan_console(), sweep.folder / "compare.md", sweep.ledger.jobs
     for start in range(0, len(jobs), _COLUMNS):
         console.print(rich_table(comparison(jobs, slice(start, start + _COLUMNS)), console.width))
     table = comparison(jobs)
@@ -38,6 +35,11 @@ def _compare(jobs: Sequence[Job]) -> None:
 
 def command(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
+    from pathlib import Path
+
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
     from runner.config import resolved
     from runner.logs import quiet_native_log
     from runner.outputs import required
@@ -46,12 +48,8 @@ def command(config: RunConfig, composed: DictConfig) -> None:
     from runner.plan.table import plan_console, show
 
     folder, console = Path(HydraConfig.get().runtime.output_dir), plan_console()
-    try:
-        with StopRequest(), quiet_native_log(folder / "runner.log"):
-            plan = plan_config(config)
-    except Interrupted:
-        print("interrupted", file=sys.stderr)
-        raise
+    with quiet_native_log(folder / "runner.log"):
+        plan = plan_config(config)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     files = write_files(plan, folder)
@@ -62,17 +60,18 @@ def command(config: RunConfig, composed: DictConfig) -> None:
 def main() -> None:
     """Runs the command and exits with its code."""
     gc.disable()  # a plan makes much, drops little and ends: searching that for garbage would be a third of its time
-    code = run_command(command)
+    entry.main(command, _end)
+
+
+def _end(code: int) -> int:
+    """Compares a sweep's plans; where TensorFlow was loaded ends without taking it to pieces, most of a second."""
+    from runner.sweep import state
+
     sweep = state.started()
     if sweep is not None and sweep.ledger.jobs:
-        _compare(sweep.ledger.jobs)
-    _exit(code)
-
-
-def _exit(code: int) -> None:
-    """Ends the process; where TensorFlow was loaded without taking it to pieces, which takes most of a second."""
+        _compare(sweep)
     if "tensorflow" not in sys.modules:
-        sys.exit(code)
+        return code
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

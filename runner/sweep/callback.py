@@ -1,4 +1,4 @@
-"""Hydra's callback: masks passwords, makes the sweep's run before any job, and tells a job elsewhere of it."""
+"""Hydra's callback: makes the sweep's run before any job, and tells a job on another machine of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.tracking.secrets import hide_config
 
 
 class SweepCallback(Callback):
-    """Masks passwords, and starts the sweep of a multirun.
+    """Takes secrets out of the config of a multirun, and starts its sweep.
 
     Launchers send it along to where they run a job, with what it knows by then.
 
@@ -23,11 +23,6 @@ class SweepCallback(Callback):
 
     def __init__(self) -> None:
         self._shared: state.Shared | None = None
-
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Takes secrets out of the config before Hydra writes it."""
-        del kwargs
-        hide_config(config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Makes the parent run."""

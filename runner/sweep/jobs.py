@@ -99,7 +99,7 @@ def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
     if exit_code == 2:
         return Outcome("refused", 2, seconds, error)
     signum = -exit_code if exit_code < 0 else exit_code - 128
-    if signum in (2, 9, 15):
+    if signum in (1, 2, 9, 15):
         return Outcome("killed", exit_code, seconds, f"ended by signal {signum}")
     if signum > 0:
         return Outcome("failed", exit_code, seconds, f"the process was aborted by signal {signum}")

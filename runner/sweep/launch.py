@@ -13,6 +13,7 @@ from runner.checkpoint.arguments import key_of
 from runner.config import as_typed
 from runner.cores import VARIABLE, available
 from runner.errors import ConfigError
+from runner.folders import MARK
 from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
@@ -81,5 +82,6 @@ def run_foreign_job() -> None:
     overrides = [one for one in as_typed(hydra.overrides.task) if not key_of(one).startswith("sweep.")]
     member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)
+    (folder / MARK).touch()  # the sweep has claimed it, perhaps on another disk
     master = DictConfig({"hydra": hydra})
     run_to_end(Command(arguments(shared.module, overrides, master, folder), folder, member.environment()))

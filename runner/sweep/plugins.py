@@ -16,10 +16,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from runner.errors import ConfigError, refuse
 from runner.sweep import state
 from runner.sweep.jobs import Job
 from runner.sweep.schedule import Running, Watcher
+from runner.sweep.settings import interval_refused
 
 
 class ProcessLauncher(Launcher):
@@ -35,19 +35,8 @@ class ProcessLauncher(Launcher):
         self._config: DictConfig | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Takes the multirun's config; a job runs the command again, not the function.
-
-        Raises:
-          ConfigError: a setting that can't work; said here, since Hydra wraps what a constructor raises.
-        """
+        """Takes the multirun's config, which is checked; a job runs the command again, not the function."""
         del hydra_context, task_function
-        key, parallel, timeout = "hydra.launcher", self.max_parallel, self.timeout
-        if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
-            mend = f"set {key}.max_parallel=1"
-            raise refuse(f"{key}.max_parallel", parallel, allowed="1 or more jobs at once", mend=mend)
-        if timeout is not None and (isinstance(timeout, str) or timeout <= 0):
-            mend = f"set {key}.timeout=3600"
-            raise refuse(f"{key}.timeout", timeout, allowed="seconds above 0, or null", mend=mend)
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -153,7 +142,6 @@ class _Sweeper(Sweeper):
         assert self._context is not None
         assert self._launcher is not None
         sweep = state.current()
-        sweep.folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self._config, sweep.folder / "multirun.yaml")
         self._run(sweep, self._config, self._context.config_loader, self._launcher)
 
@@ -194,8 +182,7 @@ class SearchSweeper(_Sweeper):
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
         from runner.sweep.search import Search, Settings
 
-        if not isinstance(launcher, ProcessLauncher):
-            raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
+        assert isinstance(launcher, ProcessLauncher)
         search = Search(sweep, config, loader, Settings(**self._settings))
         launcher.run(search.trials(), search, report=search.metric)
 
@@ -214,8 +201,7 @@ def combinations(overrides: Sequence[Override]) -> list[list[str]]:
             key = one.get_key_element()
             choices[key] = [f"{key}={value}" for value in one.sweep_string_iterator()]
         else:
-            mend = "choose hydra/sweeper=optuna, or name the values"
-            raise ConfigError(f"{one.input_line} is refused: a grid needs values, not an interval; {mend}")
+            raise interval_refused(one)
     return [list(each) for each in itertools.product(*choices.values())]
 
 

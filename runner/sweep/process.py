@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import IO
 
 from runner.outputs import append_whole, spared
+from runner.signals import SIGNALS
 from runner.sweep.jobs import OUTCOME_FILE, Outcome, outcome_of
 from runner.sweep.member import LAUNCHER_VARIABLE
 
 LOG_FILE = "job.log"
 STOP_FILE = "stop"  # made by a launcher elsewhere that wants the job to end
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR", "")  # as the user has it; the command sets it for itself
 _LAST_WORDS_S = 2.0  # wait for output of a process that has ended; its own children may hold the pipe open
 
 
@@ -57,7 +58,13 @@ class JobProcess:
         self._error = ""
         self._process = subprocess.Popen(
             command.arguments,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER_VARIABLE: str(os.getpid()), **command.environment},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "HYDRA_FULL_ERROR": _FULL_ERROR,
+                LAUNCHER_VARIABLE: str(os.getpid()),
+                **command.environment,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -122,7 +129,7 @@ def _show(line: str, prefix: str | None, out: IO[str]) -> None:
 def run_to_end(command: Command) -> Outcome:
     """Runs a job where this process is, as on a cluster's node, and leaves its outcome in its folder.
 
-    A SIGTERM or Ctrl-C to this process, or a file `stop` in the folder, ends the job cleanly.
+    A signal that ends a command, or a file `stop` in the folder, ends the job cleanly.
 
     Args:
       command: what to run.
@@ -134,7 +141,7 @@ def run_to_end(command: Command) -> Outcome:
       KeyboardInterrupt: a signal came; the job has ended.
     """
     job, signals = JobProcess(command), []
-    before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in _SIGNALS}
+    before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in SIGNALS}
     stopped = False
     try:
         while (outcome := job.poll()) is None:

@@ -11,8 +11,8 @@ from typing import Any
 from runner.compare import plots, render
 from runner.compare.lines import make_lines
 from runner.compare.records import RunRecord, from_folder, from_run, history
-from runner.errors import Interrupted
 from runner.outputs import spared
+from runner.signals import interruption
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
 from runner.sweep.scaling import Entry
@@ -36,8 +36,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
     Returns:
       Whether every job passed.
     """
-    sweep.stop.deferred = True  # a signal now would leave the parent half told
-    try:
+    with sweep.stop.deferring():  # a signal now would leave the parent half told
         entries = _entries(sweep)
         good = error is None and all(entry.outcome.status in GOOD for entry in entries)
         best = best_of(entries, sweep.settings.metric, sweep.settings.direction)
@@ -47,17 +46,11 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
         if entries:
             _show(sweep.name, entries, sheet)
         if sweep.parent is not None:
-            status: Status = "FINISHED" if good else "KILLED" if _is_interruption(error) else "FAILED"
+            status: Status = "KILLED" if interruption(error) else "FINISHED" if good else "FAILED"
             _store(sweep, entries, best, files, status)
         elif files:
             print(f"table and plots: {sweep.folder}")
         return good
-    finally:
-        sweep.stop.__exit__(None, None, None)
-
-
-def _is_interruption(error: BaseException | None) -> bool:
-    return isinstance(error, Interrupted | KeyboardInterrupt)
 
 
 def _entries(sweep: Sweep) -> list[Entry]:

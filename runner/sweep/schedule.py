@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from runner.errors import Interrupted
 from runner.signals import StopRequest
 from runner.sweep.jobs import Job, JobStatus, Outcome
 
@@ -89,40 +88,29 @@ def run_jobs(
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
     """
     slots: list[_Slot] = []
-    signalled: Interrupted | None = None
     more = True
-    stop.deferred = True
     try:
-        while more or slots:
-            signalled = signalled or _requested(stop)
-            while more and signalled is None and len(slots) < max_parallel:
-                job = next(jobs, None)
-                more = job is not None
-                if job is not None:
-                    slots.append(_Slot(job, start(job)))
-            more = more and signalled is None
-            for slot in slots:
-                _look(slot, watcher, signalled, timeout_s)
-            slots = [slot for slot in slots if not _collect(slot, watcher)]
-            time.sleep(_POLL_S)
+        with stop.deferring():
+            while more or slots:
+                while more and not stop.requested and len(slots) < max_parallel:
+                    job = next(jobs, None)
+                    more = job is not None
+                    if job is not None:
+                        slots.append(_Slot(job, start(job)))
+                more = more and not stop.requested
+                for slot in slots:
+                    _look(slot, watcher, stop.signum, timeout_s)
+                slots = [slot for slot in slots if not _collect(slot, watcher)]
+                time.sleep(_POLL_S)
     finally:
         for slot in slots:  # an error of the launcher's own
             slot.running.kill()
-    if signalled is not None:
-        raise signalled
+    stop.raise_if_requested()
 
 
-def _requested(stop: StopRequest) -> Interrupted | None:
-    try:
-        stop.raise_if_requested()
-    except Interrupted as interrupted:
-        return interrupted
-    return None
-
-
-def _look(slot: _Slot, watcher: Watcher, signalled: Interrupted | None, timeout_s: float | None) -> None:
-    if signalled is not None:
-        slot.end("killed", f"the sweep was ended by signal {signalled.signum}")
+def _look(slot: _Slot, watcher: Watcher, signum: int | None, timeout_s: float | None) -> None:
+    if signum is not None:
+        slot.end("killed", f"the sweep was ended by signal {signum}")
     elif timeout_s is not None and slot.running.seconds > timeout_s:
         slot.end("timeout", f"took longer than hydra.launcher.timeout={timeout_s:g} seconds")
     elif watcher.should_stop(slot.job):

@@ -22,9 +22,10 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError
 from runner.sweep.jobs import Job, JobStatus, Outcome, varied_name
 from runner.sweep.member import VALUES_FILE
+from runner.sweep.settings import nothing_to_search
 from runner.sweep.state import Sweep, arguments_of
 from runner.tracking.location import sqlite_path
 from runner.tracking.secrets import STUDIES, reveal
@@ -62,18 +63,6 @@ class Settings:
     prune: bool
     from_default: bool
 
-    def check(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-          ConfigError: one that can't work.
-        """
-        for key, low in (("n_trials", 1), ("startup_trials", 0), ("warmup_values", 0)):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                key = f"hydra.sweeper.{key}"
-                raise refuse(key, value, allowed=f"a whole number of at least {low}", mend=f"set {key}={low or 1}")
-
 
 class Search:
     """Asks the study for trials, hands it their values, and tells it how they ended; a `schedule.Watcher`."""
@@ -90,16 +79,12 @@ class Search:
         Raises:
           ConfigError: nothing to search over, or a range that can't be.
         """
-        settings.check()
         self._sweep, self._loader, self._settings = sweep, loader, settings
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments_of(master))
         self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
         self._fixed = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
         if not self._space:
-            raise ConfigError(
-                "hydra/sweeper=optuna is refused: nothing to search over; "
-                "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
-            )
+            raise nothing_to_search()
         self._study = _open_study(sweep, settings)
         self._open: dict[int, optuna.Trial] = {}
         self._read: dict[int, tuple[int, int]] = {}  # bytes and values of a trial's file that were seen

@@ -14,19 +14,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner import folders, signals
+from runner.beginning import Refused, directory
 from runner.checkpoint.arguments import folder_of, key_of
 from runner.checks import check_sweep
 from runner.config import as_typed, convert, convert_group, resolved
 from runner.errors import ConfigError
+from runner.refusals import one_line
 from runner.schema import RunConfig, SweepConfig, TrackingConfig
-from runner.signals import StopRequest
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
 from runner.sweep.member import VALUES_FILE, write_parent
 from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides
+from runner.sweep.settings import check
 from runner.tracking import uri
 
+_DIR, _SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
 _PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
@@ -58,7 +62,8 @@ class Sweep:
           config: as Hydra composed it for the multirun, before any job's overrides.
 
         Raises:
-          ConfigError: the `sweep` or the `tracking` group can't work.
+          ConfigError: the `sweep` or the `tracking` group, the launcher or the sweeper can't work, or the folder holds
+            what is not ours.
         """
         self.module = command_module()
         settings, tracking = convert_group("sweep", config), convert_group("tracking", config)
@@ -67,14 +72,19 @@ class Sweep:
         uri.check(tracking)
         check_sweep(settings)
         self.settings, self.tracking = settings, tracking
-        self.folder = Path(str(config.hydra.sweep.dir)).absolute()
-        self.varied = varied_values(arguments_of(config))
+        self.folder = directory(config, _DIR)
+        arguments = arguments_of(config)
+        check(config, arguments)
+        self.varied = varied_values(arguments)
+        self._check_resume()
+        folders.claim(_DIR, self.folder)
         self.ledger = Ledger()
         self.before: dict[int, Any] = {}  # MLflow runs of jobs that were done before
-        self.stop = StopRequest()
+        self.stop = signals.current()
         self._parent: Any = None  # a `parent.Parent`, whose module is imported late
         self._opening: threading.Thread | None = None
         self._may_open = threading.Event()  # so that the import of MLflow does not hold up the first job
+        self._given_up = False
         self._broken: Exception | None = None
         self._finished: dict[str, Any] = {}
         self._unfinished: dict[str, Any] = {}
@@ -86,6 +96,11 @@ class Sweep:
         """The parent run's name."""
         return self.settings.name or f"sweep of {', '.join(short_keys(list(self.varied)).values()) or 'one job'}"
 
+    def _check_resume(self) -> None:
+        for key, value in (("resume", self.settings.resume), ("skip_finished", self.settings.skip_finished)):
+            if value and not self.is_recorded:
+                raise ConfigError(f"sweep.{key}={value} is refused: nothing is recorded here; drop it")
+
     def open(self) -> None:
         """Makes the parent run, or takes it up again, and looks at what is finished already.
 
@@ -94,14 +109,9 @@ class Sweep:
 
         Raises:
           TrackingError: the store can't be used, where that must be known now.
-          ConfigError: `sweep.resume` or `sweep.skip_finished` without a record to look at.
         """
-        self.stop.__enter__()
         resume, skip = self.settings.resume, self.settings.skip_finished
         if not self.is_recorded:
-            for key, value in (("resume", resume), ("skip_finished", skip)):
-                if value:
-                    raise ConfigError(f"sweep.{key}={value} is refused: nothing is recorded here; drop it")
             return
         self.parent_file.unlink(missing_ok=True)
         self._opening = threading.Thread(target=self._open_parent, name="sweep-parent", daemon=True)
@@ -118,8 +128,14 @@ class Sweep:
         """Says that the first job is on its way, so that the parent run can be made beside it."""
         self._may_open.set()
 
+    def give_up(self) -> None:
+        """Says that there will be no job: a run that is not made by now is not made."""
+        self._given_up = True
+
     def _open_parent(self) -> None:
         self._may_open.wait(_PLANNING_S)
+        if self._given_up:
+            return
         from runner.sweep.parent import argv_tags, open_parent
 
         typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
@@ -187,15 +203,14 @@ class Sweep:
             with open_dict(composed):
                 composed.hydra.job.id = composed.hydra.job.num = number
             HydraConfig.instance().set_config(composed)
-            job = replace(job, folder=self.folder / str(composed.hydra.sweep.subdir))
+            job = replace(job, folder=directory(composed, _SUBDIR, self.folder))
+            folders.claim(_SUBDIR, job.folder)
             for left in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):  # of an earlier sweep in the same folder
                 (job.folder / left).unlink(missing_ok=True)
             with open_dict(composed):
                 del composed["hydra"]
             config = convert(composed)
         except Exception as error:  # ours or Hydra's own: the other jobs may be right
-            from runner.cli import one_line
-
             self.ledger.add(job, Outcome("refused", 2, note=one_line(error)))
             return None
         found = self._find(job, config, composed)
@@ -237,17 +252,22 @@ class Sweep:
         self.ledger.outcomes[job.number] = outcome
 
 
-_current: list[Sweep | BaseException | Shared] = []
+_current: list[Sweep | Shared] = []
 
 
 def begin(config: DictConfig) -> None:
-    """Starts this process's sweep; an error is kept for `current`, since Hydra turns a callback's into a warning."""
+    """Starts this process's sweep.
+
+    Raises:
+      Refused: it can't start.
+    """
     try:
         sweep = Sweep(config)
         _current[:] = [sweep]
         sweep.open()
     except Exception as error:
-        _current[:] = [error]
+        _current.clear()
+        raise Refused(error) from error
 
 
 def adopt(shared: Shared) -> None:
@@ -264,11 +284,9 @@ def current() -> Sweep:
     """Returns this process's sweep.
 
     Raises:
-      Exception: what kept the sweep from starting.
+      ConfigError: Hydra's callback did not start it.
     """
     found = _current[0] if _current else None
-    if isinstance(found, BaseException):
-        raise found
     if not isinstance(found, Sweep):
         raise ConfigError("hydra.callbacks.sweep is refused: a multirun needs the callback; leave it as it is")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from runner import entry
 from runner.errors import TrackingError
 from runner.tracking.unsent import replay
 
@@ -32,4 +33,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    entry.start(lambda: main(sys.argv[1:]))

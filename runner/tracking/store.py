@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.errors import TrackingError
 from runner.lock import locked
+from runner.signals import current
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.probe import probe, refused_by, unusable
@@ -49,7 +50,10 @@ def open_store(uri: str, experiment: str) -> Store:
     mlflow = load_mlflow()
     try:
         probe(uri)
-        with locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext():
+        with (
+            locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext(),
+            current().deferring() if sqlite_path(uri) else contextlib.nullcontext(),  # half made, it is no database
+        ):
             client = mlflow.MlflowClient(tracking_uri=uri)
             return Store(client, uri, _experiment_id(client, uri, experiment))
     except TrackingError:

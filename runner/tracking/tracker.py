@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import TrackingError
+from runner.errors import Interrupted, TrackingError
 from runner.schema import TrackingConfig
+from runner.signals import current
 from runner.tracking import models, start, unsent
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead import mark_dead_runs
@@ -104,7 +105,7 @@ class MlflowTracker:
     def finish(self, status: Status) -> bool:
         """Stores what is left and the status; see `Tracker`.
 
-        Interrupted (a second Ctrl-C), it stops waiting and keeps what is left in the file.
+        Interrupted, it stops waiting, keeps what is left in the file, and the status is KILLED.
         """
         if self._finished:
             return True
@@ -113,9 +114,13 @@ class MlflowTracker:
         in_time = False
         try:
             in_time = self._writer.flush(self._finish_timeout_s)
+        except (Interrupted, KeyboardInterrupt):
+            status = "KILLED"
+            raise
         finally:
-            kept = self._end(status, self._writer.abandon(), attempts=_ENDING_ATTEMPTS if in_time else 1)
-            kept &= self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
+            with current().deferring():
+                kept = self._end(status, self._writer.abandon(), attempts=_ENDING_ATTEMPTS if in_time else 1)
+                kept &= self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
             if self._writer.left_out:
                 self._notes.append(f"{self._writer.left_out:,} points were left out while the store was away")
         return kept
@@ -200,12 +205,14 @@ def start_run(
         mark_dead_runs(store, warn)
     except Exception as error:  # housekeeping must not stop a run
         warn(f"runs left RUNNING were not looked for: {reason(error)}")
-    if resume_run_id:
-        store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
-        run_id = resume_run_id
-    else:
-        run_id = start.create(store, spec, root)
-    return MlflowTracker(store, run_id, root=root, finish_timeout_s=finish_timeout_s)
+    current().raise_if_requested()  # it waited for the database
+    with current().deferring():  # a run that is made and that nobody holds would stay RUNNING
+        if resume_run_id:
+            store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
+            run_id = resume_run_id
+        else:
+            run_id = start.create(store, spec, root)
+        return MlflowTracker(store, run_id, root=root, finish_timeout_s=finish_timeout_s)
 
 
 def _now_ms() -> int:

@@ -17,7 +17,7 @@ from runner.errors import EngineError
 from runner.outputs import required
 from runner.plan.table import plan_console
 from runner.schema import RunConfig
-from runner.signals import StopRequest
+from runner.signals import heard
 from runner.tracking import Tracker
 from runner.verify.check import verify
 from runner.verify.children import WORKER
@@ -45,7 +45,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     for warning in cautions.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
-    with StopRequest():
+    with heard():
         data = runner.dataset.load(config.dataset)
         command = shlex.join(["python", "-m", "runner.verify", *as_typed(HydraConfig.get().overrides.task)])
         with recorded(open_run(config, content, command, "verify-"), console) as tracker:

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 
 from runner.checkpoint import arguments, runs, signature, storage
 from runner.checkpoint.recorded import Record, _is_known
-from runner.cli import key_paths
 from runner.errors import ConfigError
+from runner.refusals import key_paths
 from runner.schema import RunConfig
 from tests.checkpoint.test_storage import content
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.compare.__main__ import main
+from runner.compare.command import main
 from runner.compare.lines import Stat, lower_is_better, make_lines, sort_lines, varying
 from runner.compare.records import RunRecord
 from runner.compare.render import Sheet, sheet_of, to_csv, to_markdown

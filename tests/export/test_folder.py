@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoint.runs import SavedRun
-from runner.errors import ConfigError
+from runner.errors import ConfigError, EngineError
 from runner.export import folder
 from runner.schema import ExportConfig
 
@@ -26,12 +26,23 @@ def test_the_default_is_a_folder_of_the_runs_name() -> None:
 def test_an_earlier_export_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "served" / "model"
     export(path, "first")
-    (path / "stray").touch()
     assert folder.target(ExportConfig(str(path)), RUN) == path
     export(path, "second")
     assert (path / "saved_model").read_text() == "second"
     assert [each.name for each in path.parent.iterdir()] == ["model"]
-    assert not (path / "stray").exists()
+
+
+def test_an_earlier_export_beside_which_something_else_lies_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    export(path, "first")
+    (path / "notes").mkdir()
+    (path / "notes" / "mine.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="holds an earlier export and nothing else"):
+        folder.target(ExportConfig(str(path)), RUN)
+    with pytest.raises(EngineError, match="holds what no export wrote"):
+        export(path, "second")
+    assert (path / "notes" / "mine.txt").read_text() == "precious"
+    assert (path / "saved_model").read_text() == "first"
 
 
 def test_an_export_that_fails_leaves_the_earlier_one_and_nothing_else(tmp_path: Path) -> None:
@@ -55,7 +66,7 @@ def test_a_rename_that_fails_puts_the_earlier_one_back(tmp_path: Path, monkeypat
     rename = Path.rename
 
     def failing(self: Path, target: Path) -> Path:
-        if target == path and not self.name.endswith("-old"):
+        if target == path and self.name == "new":
             raise OSError("full")
         return rename(self, target)
 

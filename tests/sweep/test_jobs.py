@@ -34,6 +34,7 @@ def test_a_name_says_what_varied_in_as_few_words_as_tell_keys_apart() -> None:
         (0, "passed", ""),
         (1, "failed", "what it said"),
         (2, "refused", "what it said"),
+        (129, "killed", "ended by signal 1"),
         (130, "killed", "ended by signal 2"),
         (143, "killed", "ended by signal 15"),
         (-9, "killed", "ended by signal 9"),

@@ -163,8 +163,3 @@ def test_nothing_is_pruned_where_pruning_is_off(tmp_path: Path) -> None:
     made_up = MadeUp(tmp_path / "first", rises)
     made_up.run(made_up.open(12, prune=False))
     assert {trial.state for trial in made_up.study.trials} == {TrialState.COMPLETE}
-
-
-def test_a_bad_number_of_trials_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.n_trials=0 is refused"):
-        MadeUp(tmp_path / "first", rises).open(0)

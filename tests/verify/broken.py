@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 
 from omegaconf import DictConfig
 
-from runner.cli import run_command
+from runner import entry
 from runner.schema import RunConfig
 
 WORKER = "tests.verify.broken_worker"
@@ -26,4 +25,4 @@ def command(config: RunConfig, composed: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(command))
+    entry.main(command)

@@ -1,0 +1,127 @@
+"""Checks what launches and what sweeps before anything is opened for a sweep: its run, its folder, its study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from runner.errors import ConfigError, did_you_mean, refuse
+
+_LAUNCHER, _SWEEPER = "hydra.launcher", "hydra.sweeper"
+_OURS = "hydra_plugins.runner_sweep."
+_Rule = tuple[Callable[[Any], bool], str, str]
+
+
+def _whole(low: int) -> _Rule:
+    def test(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+    return test, f"a whole number of at least {low}", str(max(low, 1))
+
+
+def _is_seconds(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+
+
+_FLAG: _Rule = (lambda value: isinstance(value, bool), "true or false", "true")
+_MAPPING: _Rule = (lambda value: isinstance(value, dict), "keys under it", "{}")
+_TEXT: _Rule = (lambda value: isinstance(value, str) and bool(value), "a word", "mine")
+_RULES: dict[str, dict[str, _Rule]] = {
+    _LAUNCHER: {
+        "max_parallel": _whole(1),
+        "timeout": (_is_seconds, "seconds above 0, or null", "3600"),
+        "parameters": _MAPPING,
+        "cluster": (lambda value: value in ("slurm", "local"), "slurm or local", "slurm"),
+    },
+    _SWEEPER: {
+        "params": _MAPPING,
+        "n_trials": _whole(1),
+        "storage": (
+            lambda value: isinstance(value, str) and "://" in value,
+            "a database's URI",
+            "sqlite:///search.db",
+        ),
+        "study": (lambda value: value is None or _TEXT[0](value), "a word, or null", "mine"),
+        "seed": _whole(0),
+        "startup_trials": _whole(0),
+        "warmup_values": _whole(0),
+        "prune": _FLAG,
+        "from_default": _FLAG,
+    },
+}
+_TAKES = {
+    "ProcessLauncher": ("max_parallel", "timeout"),
+    "SubmititLauncher": ("cluster", "parameters", "max_parallel", "timeout"),
+    "GridSweeper": ("params",),
+    "SearchSweeper": tuple(_RULES[_SWEEPER]),
+}
+_OPTIONS = {"GridSweeper": "hydra/sweeper=grid", "SearchSweeper": "hydra/sweeper=optuna"}
+
+
+def check(config: DictConfig, arguments: list[str]) -> None:
+    """Checks launcher and sweeper, and what is swept.
+
+    Args:
+      config: as Hydra composed it for the multirun.
+      arguments: the task's overrides, those of the sweeper's own params among them.
+
+    Raises:
+      ConfigError: a setting that the one or the other does not have, one that can't work, or nothing to sweep over.
+    """
+    launcher, sweeper = (_check_settings(key, config) for key in (_LAUNCHER, _SWEEPER))
+    overrides = OverridesParser.create().parse_overrides(arguments)
+    if sweeper == "GridSweeper":
+        for one in overrides:
+            if one.is_interval_sweep():
+                raise interval_refused(one)
+    if sweeper == "SearchSweeper":
+        if launcher not in ("ProcessLauncher", "SubmititLauncher"):
+            raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
+        if not any(one.is_sweep_override() for one in overrides):
+            raise nothing_to_search()
+        from runner.sweep.search import distribution  # with Optuna, which a grid does without
+
+        for one in overrides:
+            if one.is_sweep_override():
+                distribution(one)
+
+
+def _check_settings(key: str, config: DictConfig) -> str:
+    """Checks one of the two; returns the name of its class, where it is one of ours."""
+    node = OmegaConf.select(config, key)
+    target = str(node.get("_target_", "")) if isinstance(node, DictConfig) else ""
+    if not target:
+        raise refuse(key, node, allowed="what an option sets", mend=f"choose one, as {key.replace('.', '/')}=basic")
+    name = target.removeprefix(_OURS)
+    if name not in _TAKES:
+        return ""
+    content = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(content, dict)
+    for word, value in ((str(word), value) for word, value in content.items() if word != "_target_"):
+        if word not in _TAKES[name]:
+            takes = f"{_OPTIONS.get(name, 'this launcher')} takes {', '.join(_TAKES[name])}"
+            other = next((_OPTIONS[one] for one in _OPTIONS if one != name and word in _TAKES[one]), None)
+            mend = f"choose {other}, or drop it" if other and key == _SWEEPER else did_you_mean(word, _TAKES[name])
+            raise refuse(f"{key}.{word}", value, allowed=takes, mend=mend)
+        test, allowed, example = _RULES[key][word]
+        if not test(value):
+            raise refuse(f"{key}.{word}", value, allowed=allowed, mend=f"set {key}.{word}={example}")
+    return name
+
+
+def interval_refused(one: Override) -> ConfigError:
+    """Words an interval where values are wanted."""
+    mend = "choose hydra/sweeper=optuna, or name the values"
+    return ConfigError(f"{one.input_line} is refused: a grid needs values, not an interval; {mend}")
+
+
+def nothing_to_search() -> ConfigError:
+    """Words a search without a space."""
+    return ConfigError(
+        "hydra/sweeper=optuna is refused: nothing to search over; "
+        "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
+    )

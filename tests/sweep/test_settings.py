@@ -1,0 +1,82 @@
+"""What launches and sweeps is checked before anything is opened for a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from runner.errors import ConfigError
+from runner.sweep.settings import check
+
+PROCESSES = {"_target_": "hydra_plugins.runner_sweep.ProcessLauncher", "max_parallel": 1, "timeout": None}
+GRID: dict[str, Any] = {"_target_": "hydra_plugins.runner_sweep.GridSweeper", "params": {}}
+SEARCH = {
+    "_target_": "hydra_plugins.runner_sweep.SearchSweeper",
+    "params": {},
+    "n_trials": 3,
+    "storage": "sqlite:///x.db",
+    "study": None,
+    "seed": 1,
+    "startup_trials": 5,
+    "warmup_values": 1,
+    "prune": True,
+    "from_default": True,
+}
+VARIED = ["trainer.seed=1,2"]
+
+
+def looked_at(launcher: Any, sweeper: Any, arguments: list[str]) -> None:
+    check(OmegaConf.create({"hydra": {"launcher": launcher, "sweeper": sweeper}}), arguments)
+
+
+def test_what_works_is_let_through() -> None:
+    looked_at(PROCESSES, GRID, VARIED)
+    looked_at(PROCESSES | {"timeout": 0.5}, SEARCH, ["optimizer.learning_rate=interval(0.1,1.0)"])
+    looked_at({"_target_": "someone.elses.Launcher", "n_jobs": 2}, GRID, VARIED)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "sweeper", "arguments", "shown"),
+    [
+        (PROCESSES | {"max_parallel": 0}, GRID, VARIED, "hydra.launcher.max_parallel=0 is refused: a whole number"),
+        (PROCESSES | {"max_parallel": "a"}, GRID, VARIED, "hydra.launcher.max_parallel=a is refused"),
+        (PROCESSES | {"timeout": 0}, GRID, VARIED, "hydra.launcher.timeout=0 is refused: seconds above 0"),
+        (
+            PROCESSES | {"n_jobs": 2},
+            GRID,
+            VARIED,
+            "hydra.launcher.n_jobs=2 is refused: this launcher takes max_parallel",
+        ),
+        (
+            PROCESSES,
+            GRID | {"n_trials": 3},
+            VARIED,
+            "hydra.sweeper.n_trials=3 is refused: hydra/sweeper=grid takes params",
+        ),
+        (
+            PROCESSES,
+            SEARCH | {"n_trials": 0},
+            VARIED,
+            "hydra.sweeper.n_trials=0 is refused: a whole number of at least 1",
+        ),
+        (PROCESSES, SEARCH | {"prune": "often"}, VARIED, "hydra.sweeper.prune=often is refused: true or false"),
+        (
+            PROCESSES,
+            SEARCH | {"sampler": "tpe"},
+            VARIED,
+            "hydra.sweeper.sampler=tpe is refused: hydra/sweeper=optuna takes",
+        ),
+        (PROCESSES, SEARCH | {"storage": "x.db"}, VARIED, "hydra.sweeper.storage=x.db is refused: a database's URI"),
+        (PROCESSES, SEARCH, ["trainer.seed=1"], "hydra/sweeper=optuna is refused: nothing to search over"),
+        (PROCESSES, SEARCH, ["a=interval(2.0,1.0)"], "a=interval(2.0,1.0) is refused"),
+        (PROCESSES, GRID, ["a=interval(0.1,1.0)"], "a=interval(0.1,1.0) is refused: a grid needs values"),
+        ({"_target_": "someone.elses.Launcher"}, SEARCH, VARIED, "hydra/sweeper=optuna is refused: a search needs"),
+        (None, GRID, VARIED, "hydra.launcher=null is refused"),
+    ],
+)
+def test_what_can_not_work_is_refused(launcher: Any, sweeper: Any, arguments: list[str], shown: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        looked_at(launcher, sweeper, arguments)
+    assert str(found.value).startswith(shown)
