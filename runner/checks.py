@@ -75,7 +75,7 @@ def _check_engine_keys(config: EngineConfig) -> None:
         raise refuse(
             f"engine.{other}",
             getattr(config, other),
-            allowed=f"engine {config.name} has no such key",
+            allowed=f"engine.name={config.name} has no such key",
             mend=f"leave {other} out, or set engine={'keras_dtensor' if config.name == 'jax' else 'jax'}",
         )
 

@@ -42,7 +42,7 @@ REFUSALS = [
     refusal(
         "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.5",
         "optimizer.schedule.decay_rate=0.5",
-        "cosine has warmup_steps, decay_steps, final_factor",
+        "name=cosine has warmup_steps, decay_steps, final_factor",
         "leave decay_rate out",
     ),
     refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),

@@ -108,7 +108,7 @@ class _Campaign:
         return Case(name, held, note)
 
     def _outcome(self, place: Path, line: Line, arguments: list[str]) -> tuple[bool, str]:
-        if line.is_sweep:  # it answers by its jobs
+        if line.flags:  # a sweep answers by its jobs, and Hydra itself to the others
             return self._in_place(place, line, arguments)
         answerer = self._answerers.get()
         try:
@@ -228,6 +228,8 @@ def judged(line: Line, ended: Ended) -> tuple[bool, str]:
         return True, "works"
     if ended.code == 130:
         return True, "works, for longer than this campaign waits, and ended by Ctrl-C"
+    if line.is_sweep and ended.code == 1 and not lines:  # its jobs are refused one by one, in its table
+        return _named(line, ended.out), "code 1: jobs did not pass"
     errors = [each for each in lines if each.startswith("error: ")]
     one_line = len(errors) == 1 and (ended.code != 2 or len(lines) == 1)
     if ended.code not in (1, 2) or not one_line:

@@ -148,7 +148,7 @@ class Drawer:
         if draw.random() < 0.03:
             flags.append((draw.randrange(count + 1), "-m"))
         elif draw.random() < 0.02:
-            flags.append((draw.randrange(count + 1), draw.choice(("--help", "--resolve", "--cfg=job", "-c=job"))))
+            flags.append((draw.randrange(count + 1), draw.choice(("--help", "--cfg=job"))))
         return Line(command, overrides, tuple(flags))
 
     def _override(self) -> str:
