@@ -80,7 +80,7 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
     """
     name, _, at = wanted.partition("@")
     saved = [found for path in folder.glob(f"*/{_RECORD}") if (found := _read(path.parent)) is not None]
-    if Path(name).is_dir() and (found := _read(Path(name))) is not None:
+    if (found := _read(Path(name))) is not None:
         matches = [found]
     elif name == "latest":
         matches = sorted(saved, key=lambda one: float(one.record["started"]))[-1:]
