@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from runner import checks_optimizer, checks_trainer, layout, mesh, metrics
-from runner.checks_values import changed, finite, numbers, one_of, positive, within
+from runner.checks_values import changed, finite, folder, numbers, one_of, positive, within
 from runner.dataset.splits import parse_split
 from runner.engine import jax_environment
 from runner.errors import refuse
@@ -60,6 +60,8 @@ def check(config: RunConfig) -> None:
         raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
     if config.export.folder is not None and not config.export.folder.strip():
         raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")
+    folder("export.folder", config.export.folder)
+    folder("dataset.data_dir", config.dataset.data_dir)
     check_sweep(config.sweep)
     _check_batches(config)
     if config.trainer.on_nan == "restore":
@@ -80,7 +82,7 @@ def _check_engine_keys(config: EngineConfig) -> None:
         raise refuse(
             f"engine.{other}",
             getattr(config, other),
-            allowed=f"engine {config.name} has no such key",
+            allowed=f"engine.name={config.name} has no such key",
             mend=f"leave {other} out, or set engine={'keras_dtensor' if config.name == 'jax' else 'jax'}",
         )
 

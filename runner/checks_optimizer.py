@@ -56,11 +56,16 @@ def _check_rule_keys(config: OptimizerConfig) -> None:
             raise refuse(
                 f"optimizer.{key}",
                 getattr(config, key),
-                allowed=f"{config.name} has {', '.join(used)}",
+                allowed=f"optimizer.name={config.name} has {', '.join(used)}",
                 mend=f"leave {key} out or choose an optimizer that has it",
             )
         if getattr(config, key) is None and key in used:
-            raise refuse(f"optimizer.{key}", None, allowed=f"{config.name} needs a value", mend=f"set optimizer.{key}")
+            raise refuse(
+                f"optimizer.{key}",
+                None,
+                allowed=f"optimizer.name={config.name} needs a value",
+                mend=f"set optimizer.{key}",
+            )
 
 
 def _check_clip(config: ClipConfig) -> None:
@@ -88,7 +93,12 @@ def _check_schedule(config: ScheduleConfig) -> None:
     within(f"{_KEY}.final_factor", config.final_factor, 0.0, math.inf)
     _check_schedule_keys(config)
     if config.name == "exponential" and config.decay_steps is None:
-        raise refuse(f"{_KEY}.decay_steps", None, allowed="exponential needs it", mend=f"set {_KEY}.decay_steps=1000")
+        raise refuse(
+            f"{_KEY}.decay_steps",
+            None,
+            allowed=f"{_KEY}.name=exponential needs it",
+            mend=f"set {_KEY}.decay_steps=1000",
+        )
     if config.name == "piecewise":
         _check_pieces(config)
 
@@ -102,7 +112,7 @@ def _check_schedule_keys(config: ScheduleConfig) -> None:
         raise refuse(
             f"{_KEY}.{key}",
             getattr(config, key),
-            allowed=f"schedule {config.name} has {', '.join(used) or 'none of its own'}",
+            allowed=f"{_KEY}.name={config.name} has {', '.join(used) or 'none of its own'}",
             mend=f"leave {key} out, or set {_KEY}.name={first}",
         )
 

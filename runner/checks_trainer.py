@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from runner.checks_values import one_of, positive, within
+from runner.checks_values import folder, one_of, positive, within
 from runner.errors import refuse
 from runner.metrics import EVALUATED
 from runner.schema_trainer import TrainerConfig
@@ -52,6 +52,7 @@ def _check_lengths(config: TrainerConfig) -> None:
 def _check_checkpoint(config: TrainerConfig) -> None:
     checkpoint, key = config.checkpoint, "trainer.checkpoint"
     positive(f"{key}.keep", checkpoint.keep)
+    folder(f"{key}.folder", checkpoint.folder)
     if checkpoint.every_steps is not None:
         positive(f"{key}.every_steps", checkpoint.every_steps)
     within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)

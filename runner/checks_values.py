@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from runner.errors import did_you_mean, refuse
 
 _TINY, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32; devices take what is smaller for 0
+_NAME = 255  # bytes of a file's name
 _WHOLE = 2**31  # int32, in which devices count
 
 
@@ -39,6 +41,12 @@ def within(key: str, value: float | None, low: float, high: float, *, open_low: 
         span = f"{'above' if open_low else 'at least'} {low:g}" + ("" if math.isinf(high) else f" and below {high:g}")
         ours = "" if held == value or not math.isfinite(value) else f", and float32 makes {held:g} of this one"
         raise refuse(key, value, allowed=f"a number {span}{ours}", mend=f"choose {key} in that range")
+
+
+def folder(key: str, value: str | None) -> None:
+    """Raises ConfigError for what can't be the name of a folder on any file system."""
+    if value is not None and ("\0" in value or any(len(os.fsencode(part)) > _NAME for part in value.split("/"))):
+        raise refuse(key, value[:40], allowed=f"a path of names of at most {_NAME} bytes", mend=f"shorten {key}")
 
 
 def as_float32(value: float) -> float:

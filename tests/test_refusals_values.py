@@ -42,11 +42,16 @@ REFUSALS = [
     refusal(
         "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.5",
         "optimizer.schedule.decay_rate=0.5",
-        "cosine has warmup_steps, decay_steps, final_factor",
+        "name=cosine has warmup_steps, decay_steps, final_factor",
         "leave decay_rate out",
     ),
     refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
     refusal("engine=jax +engine.canary=false", "engine.canary=False", "jax has no such key"),
+    # A list of options, and names that no file can have.
+    refusal("model=[mlp_core]", "model=[...]", "one option of the group", "write model=option"),
+    refusal(f"run={'long' * 100}", f"run={'long' * 100}", "no run left a checkpoint"),
+    refusal(f"trainer.checkpoint.folder=a/{'long' * 100}", "trainer.checkpoint.folder=a/longlong", "255 bytes"),
+    refusal(f"dataset.data_dir={'long' * 100}", "dataset.data_dir=longlong", "255 bytes"),
     # Metrics that no run logs, and the wrong way to look for the best.
     refusal("sweep.metric=nope", "sweep.metric=nope", "one of eval/accuracy, eval/loss, train/accuracy"),
     refusal("sweep.metric=eval/los", "did you mean eval/loss?"),

@@ -127,7 +127,7 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
 def _matching(
     key: str, name: str, saved: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
 ) -> Sequence[SavedRun]:
-    if Path(name).is_dir() and os.path.lexists(Path(name) / _RECORD):
+    if name and os.path.lexists(Path(name) / _RECORD):
         try:
             found = _read(Path(name))
         except DamagedError as error:

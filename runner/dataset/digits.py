@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from runner.dataset.arrays import Dataset, Split, digest
 from runner.dataset.cache import ranges
 from runner.dataset.splits import Slice
+from runner.errors import refuse
 
 _SEED = 0
 _TRAIN = 1437
+_MOST_BYTES = 4 << 30
 
 
 def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice], image_size: Sequence[int] | None = None) -> Dataset:
@@ -29,7 +32,7 @@ def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice], image_size: S
       The dataset.
 
     Raises:
-      ConfigError: a selection does not fit the splits.
+      ConfigError: a selection does not fit the splits, or images of that size don't fit into memory.
     """
     from sklearn.datasets import load_digits as sklearn_digits
 
@@ -37,6 +40,7 @@ def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice], image_size: S
     order = np.random.default_rng(_SEED).permutation(len(labels))
     pixels = np.rint(images[order].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     if image_size is not None:
+        _check_size(image_size, len(labels))
         rows, columns = (np.arange(size) * 8 // size for size in image_size)
         pixels = np.ascontiguousarray(pixels[:, rows][:, :, columns])
     targets = labels[order].astype(np.int32)
@@ -51,6 +55,18 @@ def load_digits(train: Sequence[Slice], evaluate: Sequence[Slice], image_size: S
         digest=digest((name, split.images, split.labels) for name, split in whole.items()),
         source="scikit-learn",
     )
+
+
+def _check_size(image_size: Sequence[int], examples: int) -> None:
+    """Refuses a size at which the images would not fit into memory, where they are made whole."""
+    most = math.isqrt(_MOST_BYTES // examples)
+    if math.prod(image_size) > most * most:
+        raise refuse(
+            "dataset.image_size",
+            list(image_size),
+            allowed=f"at most {most} by {most}, by which the {examples:,} digits take 4 GiB",
+            mend="set dataset.image_size=[64,64]",
+        )
 
 
 def _select(key: str, terms: Sequence[Slice], whole: dict[str, Split]) -> Split:

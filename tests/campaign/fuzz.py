@@ -35,7 +35,7 @@ _WORKERS = 2
 _ANSWER_S, _RUN_S, _END_S = 60.0, 90.0, 60.0
 _MEMORY = 16 << 30  # of addresses, which a library takes many more of than of memory
 _BASE = (
-    *("engine=jax", "dataset=digits", "tracking=none", "trainer.epochs=1", "trainer.limit_train_batches=2"),
+    *("dataset=digits", "tracking=none", "trainer.epochs=1", "trainer.limit_train_batches=2"),
     *("trainer.limit_eval_batches=1", "verify.steps=2", "dataset.download=false", "trainer.progress=lines"),
     *("trainer.checkpoint.folder=checkpoints", "export.folder=export", "hydra.run.dir=run", "hydra.sweep.dir=sweep"),
 )
@@ -58,7 +58,7 @@ class Ended:
     err: str
 
 
-def run(cases: int, seed: int, folder: Path, real: int | None = None) -> Iterator[Case]:
+def run(cases: int, seed: int, folder: Path, real: int | None = None, *, flags: bool = True) -> Iterator[Case]:
     """Tries command lines.
 
     Args:
@@ -66,8 +66,9 @@ def run(cases: int, seed: int, folder: Path, real: int | None = None) -> Iterato
       seed: decides what they are.
       folder: an empty one.
       real: how many of those that are accepted are run; null: all of them.
+      flags: whether Hydra's own flags stand among the overrides.
     """
-    drawer, campaign = Drawer(random.Random(seed)), _Campaign(folder, real)
+    drawer, campaign = Drawer(random.Random(seed), flags=flags), _Campaign(folder, real)
     lines = [drawer.line() for _ in range(cases)]
     with ThreadPoolExecutor(_WORKERS) as pool:
         try:
@@ -108,7 +109,7 @@ class _Campaign:
         return Case(name, held, note)
 
     def _outcome(self, place: Path, line: Line, arguments: list[str]) -> tuple[bool, str]:
-        if line.is_sweep:  # it answers by its jobs
+        if line.flags:  # a sweep answers by its jobs, and Hydra itself to the others
             return self._in_place(place, line, arguments)
         answerer = self._answerers.get()
         try:
@@ -122,34 +123,36 @@ class _Campaign:
                 return False, f"{note}; imported {', '.join(answer['heavy'])}"
             left = {path.name for path in place.iterdir()} - {Path(name).parts[0] for name in _CANARIES}
             return held and not left, f"{note}; left {', '.join(sorted(left))}" if left else note
-        return self._shared(place, line, arguments, _looked_at(line.command, json.loads(answer["config"])))
+        return self._shared(place, line, arguments, json.loads(answer["config"]))
 
-    def _shared(self, place: Path, line: Line, arguments: list[str], config: str) -> tuple[bool, str]:
+    def _shared(self, place: Path, line: Line, arguments: list[str], config: dict[str, Any]) -> tuple[bool, str]:
         """Runs what was accepted, or waits for the run of another case that has the same config."""
+        key = line.command, _looked_at(line.command, config)
         with self._lock:
-            found = self._runs.get((line.command, config))
+            found = self._runs.get(key)
             if found is None:
                 if self._left == 0:
                     return True, "accepted, not run"
                 self._left = None if self._left is None else self._left - 1
                 mine: Future[tuple[bool, str]] = Future()
-                self._runs[line.command, config] = mine
+                self._runs[key] = mine
         if found is not None:
             held, note = found.result()
             return held, f"as before: {note}"
         try:
-            outcome = self._in_place(place, line, arguments)
+            library = forks.JAX if config["engine"]["name"] == "jax" else forks.TENSORFLOW
+            outcome = self._in_place(place, line, arguments, library)
         except BaseException as error:
             mine.set_exception(error)
             raise
         mine.set_result(outcome)
         return outcome
 
-    def _in_place(self, place: Path, line: Line, arguments: list[str]) -> tuple[bool, str]:
+    def _in_place(self, place: Path, line: Line, arguments: list[str], library: str | None = None) -> tuple[bool, str]:
         if line.command in SAVED and "run" not in map(key_of, line.overrides):
             arguments = [*arguments, f"run='{self._saved_run()}'"]
         shutil.rmtree(place / "run", ignore_errors=True)
-        return judged(line, _run(line.command, arguments, place))
+        return judged(line, _run(line.command, arguments, place, library))
 
     def _saved_run(self) -> str:
         """Returns the folder of a run that left checkpoints, made once."""
@@ -159,7 +162,7 @@ class _Campaign:
         if first:
             place = self._folder / "saved"
             place.mkdir()
-            ended = _run("runner", list(_BASE), place)
+            ended = _run("runner", ["engine=jax", *_BASE], place)
             (record,) = place.glob("checkpoints/*/run.json")
             assert ended.code == 0, ended.err
             made.set_result(str(record.parent))
@@ -197,11 +200,12 @@ def _environment(place: Path) -> dict[str, str]:
     return kept | store | {"PYTHONPATH": str(forks.ROOT)}
 
 
-def _run(module: str, arguments: list[str], place: Path) -> Ended:
+def _run(module: str, arguments: list[str], place: Path, library: str | None = None) -> Ended:
     """Runs a command to its end; one that takes too long is ended as by Ctrl-C, which it has to obey."""
     command = [sys.executable, "-m", module, *arguments]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
-    with forks.Popen(command, cwd=place, env=_environment(place), start_new_session=True, **streams) as process:
+    started = {"cwd": place, "env": _environment(place), "start_new_session": True}
+    with forks.Popen(command, library=library, **started, **streams) as process:
         resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         try:
             out, err = process.communicate(timeout=_RUN_S)
@@ -228,6 +232,8 @@ def judged(line: Line, ended: Ended) -> tuple[bool, str]:
         return True, "works"
     if ended.code == 130:
         return True, "works, for longer than this campaign waits, and ended by Ctrl-C"
+    if line.is_sweep and ended.code == 1 and not lines:  # its jobs are refused one by one, in its table
+        return _named(line, ended.out), "code 1: jobs did not pass"
     errors = [each for each in lines if each.startswith("error: ")]
     one_line = len(errors) == 1 and (ended.code != 2 or len(lines) == 1)
     if ended.code not in (1, 2) or not one_line:

@@ -135,6 +135,11 @@ def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path)
     assert not (tmp_path / "executed").exists()
 
 
+def test_digits_enlarged_past_memory_are_refused_before_they_are_made() -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000, 100000\] is refused: at most 1545 by 1545"):
+        load(DatasetConfig(name="digits", image_size=[100_000, 100_000]))
+
+
 def test_digits_are_cut_the_same_way_each_time_without_overlap() -> None:
     first, second = load(DatasetConfig(name="digits")), load(DatasetConfig(name="digits", train="train[:100]"))
     assert (first.train.size, first.eval.size) == (1437, 360)
