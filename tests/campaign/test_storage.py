@@ -12,8 +12,8 @@ import pytest
 from tests.campaign.training import Done, Stored, judge
 from tests.forks import ROOT
 
-FINE = Done(0, (), 1.0, {"loss": {1: 0.5, 2: 0.25}}, 0.0)
-NEXT = Done(0, (), 1.0, {}, 0.0)
+FINE = Done(0, (), 1.0, [("loss", 1, 0.5), ("loss", 2, 0.25)], 0.0)
+NEXT = Done(0, (), 1.0, [], 0.0)
 HELD = Stored("FINISHED", [("loss", 1, 0.5), ("loss", 2, 0.25)])
 
 
@@ -29,9 +29,13 @@ def test_nothing_is_lost_to_a_disk_that_fails() -> None:
 @pytest.mark.parametrize(
     ("done", "found", "told"),
     [
-        (FINE, replace(HELD, points=HELD.points[:1]), "1 of 2 points are missing, as ('loss', 2)"),
-        (FINE, replace(HELD, points=[*HELD.points, HELD.points[0]]), "1 points are stored twice"),
-        (FINE, replace(HELD, points=[("loss", 1, 0.5), ("loss", 2, 9.0)]), "1 points have other values"),
+        (FINE, replace(HELD, points=HELD.points[:1]), "1 of 2 points are missing, as ('loss', 2, 0.25)"),
+        (FINE, replace(HELD, points=[*HELD.points, HELD.points[0]]), "1 points are stored twice or with"),
+        (
+            FINE,
+            replace(HELD, points=[("loss", 1, 0.5), ("loss", 2, 9.0)]),
+            "1 points are stored twice or with other values, as ('loss', 2, 9.0)",
+        ),
         (FINE, replace(HELD, status="KILLED"), "exit code 0 and status KILLED"),
         (replace(FINE, code=1, lines=("error: x",)), HELD, "exit code 1 and status FINISHED"),
         (replace(FINE, code=1), replace(HELD, status="FAILED"), "exit code 1, and the last line is ()"),

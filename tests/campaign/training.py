@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ _OVERRIDES = (
 )
 _PATIENCE_S = 1.0  # of a run's end for a store that is away
 _LONGEST_S = 90.0
-Points = dict[str, dict[int, float]]
+Points = list[tuple[str, int, float]]
 
 
 class Engine(numpy_engine.NumpyEngine):
@@ -73,7 +74,7 @@ class Done:
       code: its exit code; null: it had to be killed.
       lines: of its stderr.
       seconds: that it took.
-      points: that the run logged, by metric and step.
+      points: that the run logged: metric, step, value.
       longest_wait: seconds of the longest call that logged a point.
     """
 
@@ -116,7 +117,7 @@ def run(places: Places, at_step: AtStep, *, begin: Callable[[], None] = lambda: 
     """
 
     def body() -> int:
-        logged: Points = {}
+        logged: Points = []
         waits = [0.0]
         _shorten(places)
         log_metrics = tracker.MlflowTracker.log_metrics
@@ -124,7 +125,7 @@ def run(places: Places, at_step: AtStep, *, begin: Callable[[], None] = lambda: 
         def noted(self: Any, step: int, values: Mapping[str, float]) -> None:
             at_step(step)
             for key, value in values.items():
-                logged.setdefault(clean_key(key), {})[step] = float(value)
+                logged.append((clean_key(key), step, float(value)))
             began = time.monotonic()
             log_metrics(self, step, values)
             waits.append(time.monotonic() - began)
@@ -144,8 +145,8 @@ def run(places: Places, at_step: AtStep, *, begin: Callable[[], None] = lambda: 
     (places.kept / "logged.json").write_text("")
     code, lines, seconds = forked(body, places)
     text = (places.kept / "logged.json").read_text()
-    points, wait = json.loads(text) if text else ({}, 0.0)
-    return Done(code, lines, seconds, {k: {int(s): v for s, v in p.items()} for k, p in points.items()}, wait)
+    points, wait = json.loads(text) if text else ([], 0.0)
+    return Done(code, lines, seconds, [(key, step, value) for key, step, value in points], wait)
 
 
 def next_start(places: Places) -> Done:
@@ -158,7 +159,7 @@ def next_start(places: Places) -> Done:
         return 0 if opened.finish("FINISHED") else 1
 
     code, lines, seconds = forked(body, places)
-    return Done(code, lines, seconds, {}, 0.0)
+    return Done(code, lines, seconds, [], 0.0)
 
 
 def _command(config: Any, composed: Any) -> None:
@@ -245,7 +246,7 @@ class Stored:
     """
 
     status: str | None
-    points: list[tuple[str, int, float]]
+    points: Points
 
 
 def stored(database: Path, experiment: str = "runner") -> Stored:
@@ -264,14 +265,11 @@ def stored(database: Path, experiment: str = "runner") -> Stored:
 
 def missing_or_twice(done: Done, found: Stored) -> str:
     """Returns in words in what the points in a store differ from those that a run logged; empty: in nothing."""
-    wanted = {(key, step): value for key, points in done.points.items() for step, value in points.items()}
-    there: dict[tuple[str, int], float] = {(key, step): value for key, step, value in found.points}
-    if len(there) != len(found.points):
-        return f"{len(found.points) - len(there)} points are stored twice"
-    if missing := wanted.keys() - there.keys():
-        return f"{len(missing)} of {len(wanted)} points are missing, as {min(missing)}"
-    wrong = [at for at, value in wanted.items() if there[at] != value]
-    return f"{len(wrong)} points have other values" if wrong else ""
+    wanted, there = Counter(done.points), Counter(found.points)
+    missing, more = wanted - there, there - wanted
+    told = [f"{missing.total()} of {wanted.total()} points are missing, as {min(missing)}"] if missing else []
+    told += [f"{more.total()} points are stored twice or with other values, as {min(more)}"] if more else []
+    return ", ".join(told)
 
 
 def checkpoints(folder: Path) -> tuple[list[int], list[str]]:
@@ -309,7 +307,7 @@ def judge(done: Done, after: Done, found: Stored, folder: Path, most_lines: int 
     if done.longest_wait > 0.5:
         wrong.append(f"a step waited {done.longest_wait:.2f} s")
     if done.code == 2:
-        return wrong + ([f"refused after {len(done.points)} metrics"] if done.points else [])
+        return wrong + ([f"refused after {len(done.points)} points"] if done.points else [])
     lost = "are lost" in text
     if (difference := missing_or_twice(done, found)) and not lost:
         wrong.append(difference)
