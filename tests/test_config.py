@@ -22,7 +22,11 @@ from runner.config import convert, did_you_mean, flatten
 from runner.errors import ConfigError
 
 CONF = paths.conf_dir()
-GROUPS = {spec.name: spec.default_factory for spec in fields(schema.RunConfig) if spec.name not in ("resume", "branch", "run")}
+GROUPS = {
+    spec.name: spec.default_factory
+    for spec in fields(schema.RunConfig)
+    if spec.name not in ("resume", "branch", "run")
+}
 OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
 GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path.parent.name != "model"]
 # What an option needs besides itself: the axes that a layout names, a builder for custom.
