@@ -236,7 +236,7 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
         _check_run(checkpoint, run)
         return checkpoint
     except DamagedError as error:
-        before = [one for one in there if one < chosen]
+        before = [one for one in there if one < chosen and storage.is_checkpoint(storage.place(run.folder, one))]
         mend = f"set {key}={run.run}@{before[-1]}, the one before it" if before else "there is none before it"
         raise refuse(
             key, run.run, allowed=f"its checkpoint of step {chosen} is damaged ({error})", mend=mend

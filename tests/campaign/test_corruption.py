@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoint import files, manifest, reading
-from tests.campaign import corruption
+from tests.campaign import corruption, damages
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, FIFOs and alarms")
 
@@ -55,5 +55,5 @@ def test_it_sees_a_reader_that_hangs_looks_elsewhere_or_deletes(
 
 
 def test_a_number_written_in_another_way_is_no_damage() -> None:
-    assert corruption._same(b'{"a": 1e-7}', b'{"a": 1E-7}', Path("x.json"))
-    assert not corruption._same(b'{"a": 1}', json.dumps({"a": 2}).encode(), Path("x.json"))
+    assert damages._same(b'{"a": 1e-7}', b'{"a": 1E-7}', Path("x.json"))
+    assert not damages._same(b'{"a": 1}', json.dumps({"a": 2}).encode(), Path("x.json"))

@@ -77,6 +77,17 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(folder: P
     assert runs.open_checkpoint("resume", run, 10).step == 10
 
 
+def test_the_one_before_that_is_offered_is_one(folder: Path) -> None:
+    run, _ = runs.find("resume", "latest", folder)
+    storage.write(run.folder, content(15, run.run))
+    swap = run.folder / "swap"
+    storage.place(run.folder, 15).rename(swap)
+    storage.place(run.folder, 20).rename(storage.place(run.folder, 15))
+    swap.rename(storage.place(run.folder, 20))
+    with pytest.raises(ConfigError, match=r"step-000000020 holds the checkpoint of step 15\); set resume=aaaa2222@10"):
+        runs.open_checkpoint("resume", run, None)
+
+
 def test_a_run_that_still_runs_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = runs.find("resume", "latest", folder)
     runs.check_not_running("resume", run)  # this very process
