@@ -18,6 +18,7 @@ from runner.checkpoint.storage import Checkpoint, Content, DamagedError
 from runner.engine.base import Engine, EvalMetrics
 from runner.history import History
 from runner.schema import CheckpointConfig
+from runner.stopping import best as best_of
 from runner.stopping import better, value_of
 
 logger = logging.getLogger(__name__)
@@ -151,9 +152,24 @@ class CheckpointSaver:
 
     def begin(self, step: int, history: History) -> None:
         """Saves the state that a run begins with, unless it has that: one that goes on has."""
+        self._note_best(history)
         if step not in self._kept.steps:
             self._saved_step = -1
             self.save(step, history)
+
+    def _note_best(self, history: History) -> None:
+        """Notes the best of the evaluations so far, where a process died after its checkpoint and before the note."""
+        metric = self._config.best
+        found = None if metric is None else best_of(metric, history.evaluations)
+        if metric is None or found is None or found[0] not in self._kept.steps:
+            return
+        step, value = found[0], value_of(metric, found[1])
+        if _improves(metric, value, self._best):
+            self._hoped = self._best = {"metric": metric, "value": value, "step": step}
+            try:
+                self._kept.note_best(self._best)
+            except OSError as error:
+                self._warn(f"step {step} is not noted as the best: {error}; training goes on")
 
     def steps_left(self, step: int) -> int | None:
         """Returns the steps until the next multiple of `every_steps`."""

@@ -184,6 +184,23 @@ def test_ended_by_a_signal_it_loses_no_step(
         assert {step for key, step in keys if key == "eval/loss"} == {8, 16, 24}
 
 
+def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, killed = make_config(None, keep=9), tmp_path / "killed"
+    config.trainer.checkpoint.best = "eval/loss"
+    train(config, Store(), tmp_path / "whole")
+    expected = storage.best(tmp_path / "whole")
+    assert expected is not None
+    with monkeypatch.context() as patch:
+        note = storage.write_best
+        patch.setattr(storage, "write_best", lambda *to: None if to[1] == expected else note(*to))
+        train(config, Store(), killed)
+    assert storage.best(killed) != expected
+    train(config, Store(), killed, last(killed))
+    assert storage.best(killed) == expected
+
+
 def planned(mesh: str) -> dict[str, Any]:
     return {"mesh": mesh, "trainer": {"epochs": 3}}
 
