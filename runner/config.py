@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigKeyError,
@@ -47,23 +46,12 @@ def convert(composed: DictConfig) -> RunConfig:
                 mend=did_you_mean(str(key), _GROUPS),
             )
     typed = {name: convert_group(name, composed) for name in _GROUPS}
-    _check_choices()
     config = RunConfig(**typed)
     for word in _WORDS:
         _check_missing("???" if OmegaConf.is_missing(composed, word) else "", f"{word}.")
         setattr(config, word, None if composed.get(word) is None else str(composed[word]))
     checks.check(config)
     return config
-
-
-def _check_choices() -> None:
-    """Refuses a list of options for a group, as `model=[mlp]`: Hydra composes it, and then knows no choice by name."""
-    if not HydraConfig.initialized():  # composed without a command line
-        return
-    choices = HydraConfig.get().runtime.choices
-    for name in _GROUPS:
-        if name not in choices:
-            raise refuse(name, "[...]", allowed="one option of the group, not a list", mend=f"write {name}=option")
 
 
 def _check_missing(content: object, prefix: str = "") -> None:

@@ -84,6 +84,7 @@ def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
     Raises:
       OSError: the disk is full, or can't be written.
     """
+    fresh = not path.exists()
     with path.open("ab", buffering=0) as file:  # a buffer would be written again as the file closes
         before, left = file.tell(), memoryview(data)
         try:
@@ -94,6 +95,6 @@ def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
         except OSError:
             with suppress(OSError):
                 file.truncate(before)
-                if not before:
+                if fresh:
                     path.unlink()
             raise

@@ -23,6 +23,7 @@ ALLOWED = {
     "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",
     "runner/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/lock.py": "a file that is empty or holds a process id",
+    "runner/outputs.py": "a file that it has just made, and that the disk did not take",
     "runner/sweep/member.py": "parent.json in the sweep's claimed folder",
     "runner/sweep/state.py": "parent.json and an earlier job's outcome, in claimed folders",
     "runner/tracking/unsent.py": "a file of unsent records, whose form has been checked, when all are stored",

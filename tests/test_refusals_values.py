@@ -48,8 +48,8 @@ REFUSALS = [
     refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
     refusal("engine=jax +engine.canary=false", "engine.canary=False", "jax has no such key"),
     # A list of options, and names that no file can have.
-    refusal("model=[mlp_core]", "model=[...]", "one option of the group", "write model=option"),
-    refusal(f"run={'long' * 100}", f"run={'long' * 100}", "no run left a checkpoint"),
+    refusal("model=[mlp_core]", "model=[mlp_core]", "the name of one option", "write model=<name>"),
+    refusal(f"run={'long' * 100}", f"run={'long' * 100} is refused: no"),
     refusal(f"trainer.checkpoint.folder=a/{'long' * 100}", "trainer.checkpoint.folder=a/longlong", "255 bytes"),
     refusal(f"dataset.data_dir={'long' * 100}", "dataset.data_dir=longlong", "255 bytes"),
     # Metrics that no run logs, and the wrong way to look for the best.

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 from runner.checkpoint import arguments, files, recovery, runs, storage
 from runner.errors import ConfigError
@@ -127,7 +128,7 @@ def saved(
     name: str = "new",
 ) -> list[int]:
     """Begins to save, as a run does after it is built; returns the steps that a resume then sees."""
-    hydra = SimpleNamespace(overrides=SimpleNamespace(task=["trainer.epochs=9", "branch=x"]))
+    hydra = SimpleNamespace(overrides=SimpleNamespace(task=OmegaConf.create(["trainer.epochs=9", "branch=x"])))
     monkeypatch.setattr(recovery, "HydraConfig", SimpleNamespace(get=lambda: hydra))
     config = RunConfig()
     config.trainer.checkpoint.folder = str(folder.parent)
