@@ -100,6 +100,7 @@ class History:
     Attributes:
       train: (step, loss, accuracy) of every logged window.
       evaluations: (step, metrics) of every evaluation.
+      rates: (step, examples a second, milliseconds a step) of every time that these were logged.
       restores: returns to a checkpoint after a loss that was not finite; what was logged after the checkpoint is
         logged again, and `train` and `evaluations` hold the later of the two.
     """
@@ -114,6 +115,7 @@ class History:
         self._open: list[tuple[float, float]] = []
         self.train: list[tuple[int, float, float]] = []
         self.evaluations: list[tuple[int, EvalMetrics]] = []
+        self.rates: list[tuple[int, float, float]] = []
         self._epoch_steps = self._last_step = 0
         self._epoch_sums = np.zeros(2)
 
@@ -184,6 +186,7 @@ class History:
             "epoch": np.array([self._epoch_steps, *self._epoch_sums], np.float64),
             "evaluations": np.array(rows, np.float64).reshape(-1, 4),
             "confusion": self.evaluations[-1][1].confusion if self.evaluations else np.zeros((0, 0), np.int64),
+            "rates": np.array(self.rates, np.float64).reshape(-1, 3),
             "restores": np.array([(r.bad, r.step, r.factor) for r in self.restores], np.float64).reshape(-1, 3),
         }
 
@@ -198,6 +201,8 @@ class History:
             self._log_window(*point)
         for at, metrics in self.evaluations:
             self._log_evaluation(at, metrics)
+        for rate in self.rates:
+            self._log_rate(*rate)
 
     def wait(self) -> None:
         """Waits for every call that is still out, and takes no notice of its metrics."""
@@ -222,6 +227,7 @@ class History:
         self._open = [(float(loss), float(accuracy)) for loss, accuracy in arrays["open"]]
         self._epoch_steps, self._epoch_sums = int(arrays["epoch"][0]), np.array(arrays["epoch"][1:])
         self.evaluations = evaluations_of(arrays)
+        self.rates = [(int(at), float(rate), float(ms)) for at, rate, ms in arrays.get("rates", ())]
 
     def latest(self) -> dict[str, float]:
         """Returns the last value of each metric."""
@@ -244,6 +250,15 @@ class History:
     def _log_evaluation(self, step: int, metrics: EvalMetrics) -> None:
         self._log(step, {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy})
 
+    def add_rate(self, step: int, steps_per_second: float, batch_size: int) -> None:
+        """Logs and keeps how fast training is; where no step was measured yet there is nothing to tell."""
+        if steps_per_second > 0 and (not self.rates or self.rates[-1][0] < step):
+            self.rates.append((step, steps_per_second * batch_size, 1000.0 / steps_per_second))
+            self._log_rate(*self.rates[-1])
+
+    def _log_rate(self, step: int, examples_per_second: float, step_ms: float) -> None:
+        self._log(step, {"throughput/examples_per_second": examples_per_second, "throughput/step_ms": step_ms})
+
 
 def evaluations_of(arrays: Mapping[str, Array]) -> list[tuple[int, EvalMetrics]]:
     """Returns the evaluations in what `History.arrays` returned; all but the last have an empty confusion matrix."""
@@ -259,8 +274,9 @@ def restores_of(arrays: Mapping[str, Array]) -> list[Restore]:
     return [Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays.get("restores", ())]
 
 
-# What `History.arrays` returns: dims, and columns where there are two. Runs of before `restores` have none.
+# What `History.arrays` returns: dims, and columns where there are two; and what earlier versions did not keep.
 _ARRAYS = {"train": (2, 3), "open": (2, 2), "epoch": (1, 3), "evaluations": (2, 4), "confusion": (2, None)}
+_LATER_ARRAYS = {"restores": (2, 3), "rates": (2, 3)}
 
 
 def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
@@ -273,7 +289,7 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     Raises:
       ValueError: names the one that is not.
     """
-    wanted = _ARRAYS | ({"restores": (2, 3)} if "restores" in arrays else {})
+    wanted = _ARRAYS | {name: form for name, form in _LATER_ARRAYS.items() if name in arrays}
     if set(arrays) != set(wanted):
         raise ValueError(f"its history must hold {', '.join(wanted)}")
     for name, (rank, columns) in wanted.items():
@@ -283,7 +299,7 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     counts = [arrays["epoch"][0], *arrays.get("restores", np.zeros((0, 3)))[:, :2].flat]
     if not all(np.isfinite(count) and count >= 0 for count in counts):
         raise ValueError("its history must count in whole numbers")
-    for name in ("train", "evaluations"):
-        at = arrays[name][:, 0]
+    for name in ("train", "evaluations", "rates"):
+        at = arrays.get(name, np.zeros((0, 3)))[:, 0]
         if not bool(np.all((at > 0) & (at <= step) & (at == np.floor(at))) and np.all(np.diff(at) > 0)):
             raise ValueError(f"{name} of its history must have steps up to {step}, in order")

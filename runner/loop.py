@@ -254,7 +254,7 @@ def _train_epoch(run: _Run, epoch: int) -> None:
             epoch_done = run.step == first + run.per_epoch
             if not epoch_done and time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
                 rated = time.monotonic()
-                _log_rate(around.log, run.step, run.meter.recent, batch_size)
+                history.add_rate(run.step, run.meter.recent, batch_size)
             around.display.update(run.step - first, run.meter.recent, *history.epoch_means())
             around.stop.raise_if_requested()
             if not epoch_done:  # the epoch's last step is saved with its evaluation
@@ -262,7 +262,7 @@ def _train_epoch(run: _Run, epoch: int) -> None:
     history.drain()
     run.meter.waited()
     # Logged at least once an epoch, however short it is; not twice at its last step.
-    _log_rate(around.log, run.step, run.meter.steps_per_second, batch_size)
+    history.add_rate(run.step, run.meter.steps_per_second, batch_size)
 
 
 def _go_back(run: _Run, error: NotFiniteError) -> None:
@@ -329,12 +329,6 @@ def _first_epoch(step: int, per_epoch: int, history: History) -> int:
     """Returns the epoch that a run goes on with: one that was stopped in its evaluation is evaluated again."""
     evaluated = bool(history.evaluations) and history.evaluations[-1][0] == step
     return step // per_epoch - (1 if step and step % per_epoch == 0 and not evaluated else 0)
-
-
-def _log_rate(log: LogPoints, step: int, rate: float, batch_size: int) -> None:
-    if rate > 0:
-        points = {"throughput/examples_per_second": rate * batch_size, "throughput/step_ms": 1000.0 / rate}
-        log(step, points)
 
 
 def _evaluate(run: _Run) -> EvalMetrics:

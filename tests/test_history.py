@@ -208,6 +208,18 @@ def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> 
     assert restored.rate_factor(7) == 0.5
 
 
+def test_how_fast_training_was_is_kept_and_logged_again_once_a_step() -> None:
+    first, log = make(Log()), Log()
+    first.add_rate(4, 2.0, 64)
+    first.add_rate(4, 3.0, 64)
+    first.add_rate(8, 0.0, 64)
+    history = make(log)
+    history.restore(8, first.arrays())
+    assert log.points == [(4, {"throughput/examples_per_second": 128.0, "throughput/step_ms": 500.0})]
+    history.add_rate(9, 4.0, 64)
+    assert [step for step, *_ in history.rates] == [4, 9]
+
+
 def test_epoch_means_are_over_the_steps_of_the_epoch_alone() -> None:
     history = make(Log())
     assert all(math.isnan(mean) for mean in history.epoch_means())

@@ -84,6 +84,14 @@ def test_times_may_differ_and_nothing_else(tmp_path: Path, left: Left) -> None:
         assert differences(left, other) != []
 
 
+def test_how_fast_each_epoch_was_is_not_lost(left: Left) -> None:
+    whole = with_points(left, "eval/loss", [(2, 0.5), (4, 0.5)])
+    whole = with_points(whole, "throughput/step_ms", [(2, 7.0), (4, 7.0)])
+    assert differences(whole, whole) == []
+    other = with_points(whole, "throughput/step_ms", [(3, 7.0), (4, 7.0)])
+    assert differences(whole, other) == ["throughput/step_ms lacks steps [2]"]
+
+
 def test_a_run_that_was_asked_to_end_logs_its_rest_besides(left: Left) -> None:
     other = with_points(left, "train/loss", [(2, 0.5), (3, 0.5), (4, 0.25)])
     assert differences(left, other, asked=1) == []
