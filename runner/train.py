@@ -78,7 +78,8 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         command = shlex.join(["python", "-m", "runner", *as_typed(HydraConfig.get().overrides.task)])
         run_id, finished = before.resumed_run_id if before else None, ExitStack()
         with recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker:
-            points = recovery.NewPoints(tracker, before.checkpoint if before else None)
+            checkpoint, goes_back = (before.checkpoint, before.goes_back) if before else (None, False)
+            points = recovery.NewPoints(tracker, checkpoint, goes_back=goes_back)
             _log_inputs(tracker, folder, data, config)
             if config.trainer.verify_first:
                 verify_recorded(config, content, data, folder, tracker, console)

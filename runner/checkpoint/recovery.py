@@ -13,7 +13,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from runner import stopping
-from runner.checkpoint import kept, runs, storage
+from runner.checkpoint import kept, lineage, runs, storage
 from runner.checkpoint.arguments import KEYS, folder_of, key_of
 from runner.checkpoint.resume import check_order
 from runner.checkpoint.runs import SavedRun
@@ -50,6 +50,12 @@ class Previous:
     def resumed_run_id(self) -> str | None:
         """The id in the tracking store of the run that goes on; null for a new one."""
         return None if self.branches else self.run.run_id
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the run does steps again that it has points of: it goes on from before its end, or once did."""
+        found = storage.lineages(self.run.folder)
+        return not self.branches and bool(lineage.goes_on(found, self.checkpoint.step))
 
     def says(self) -> list[str]:
         """Returns in lines what becomes of the run's other checkpoints; nothing where it goes on from its last."""
@@ -118,21 +124,23 @@ class NewPoints:
     """Logs points that a run does not have: those after the last checkpoint come twice, and its past is logged again.
 
     So is what was logged before the checkpoint and was still on its way when the process died. A run that went back to
-    a checkpoint, after a loss that was not finite, has points of steps that it did again: there a point counts as
-    logged only where its value is the same.
+    a checkpoint, after a loss that was not finite or as it was told, has points of steps that it did again: there a
+    point counts as logged only where its value is the same.
     """
 
-    def __init__(self, tracker: Tracker, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, tracker: Tracker, checkpoint: Checkpoint | None, *, goes_back: bool = False) -> None:
         """Reads what the run has.
 
         Args:
           tracker: of the run.
           checkpoint: where it goes on; null: a new run.
+          goes_back: whether that is, or was, before its end.
         """
         self._tracker, self._before = tracker, checkpoint
         self._stored = tracker.logged() if checkpoint is not None else {}
         restores = restores_of(checkpoint.history()) if checkpoint is not None else []
-        self._done_again = max((restore.bad for restore in restores), default=0)
+        again = [step for points in self._stored.values() for step in points] if goes_back else []
+        self._done_again = max([*(restore.bad for restore in restores), *again], default=0)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Logs the values that the run has no point of at this step."""

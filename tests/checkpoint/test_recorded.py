@@ -73,6 +73,7 @@ EVIL = [
     "+nosuch=5",
     "trainer.epochs.x=5",
     "resume=/tmp/other",
+    "branch=/tmp/other",
     "run=latest",
     "-m",
     "--config-dir=/tmp",
@@ -138,7 +139,7 @@ def test_what_is_no_list_of_overrides_is_refused(overrides: object) -> None:
 
 def test_every_key_of_the_schema_may_be_recorded() -> None:
     for key in key_paths(OmegaConf.structured(RunConfig)):
-        assert _is_known(key.split(".")) == (key not in ("resume", "run")), key
+        assert _is_known(key.split(".")) == (key not in ("resume", "branch", "run")), key
 
 
 @given(st.sampled_from(["", "+", "++", "~"]), st.sampled_from(["hydra.", "hydra/", "hydra@", "x@hydra."]), st.text())

@@ -149,6 +149,17 @@ def saved(
         return [step for path in folder.parent.iterdir() for step in storage.steps(path)]
 
 
+def test_a_run_goes_back_where_it_goes_on_from_before_its_end_and_a_branch_never_does(
+    folder: Path, held: ExitStack
+) -> None:
+    steps = storage.steps(folder)
+    assert len(steps) > 1
+    assert not previous(held, branch=f"{folder}@{steps[0]}").goes_back
+    assert previous(held, resume=f"{folder}@{steps[0]}").goes_back
+    held.close()
+    assert not previous(held, resume=str(folder)).goes_back
+
+
 def test_a_branch_is_a_run_of_its_own_and_its_origin_stays(
     folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,18 @@ def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
     assert storage.best(killed) == expected
 
 
+@pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
+def test_where_a_run_goes_back_it_logs_what_it_does_again_with_other_values(
+    tmp_path: Path, goes_back: bool, logged: list[tuple[str, int, float]]
+) -> None:
+    train(make_config(10), Store(), tmp_path)
+    store = Store([("train/loss", 7, 0.25), ("train/loss", 8, 0.125)])
+    points = NewPoints(store, last(tmp_path), goes_back=goes_back)
+    points.log(7, {"train/loss": 0.5})
+    points.log(8, {"train/loss": 0.125})
+    assert store.points[2:] == logged
+
+
 def planned(mesh: str) -> dict[str, Any]:
     return {"mesh": mesh, "trainer": {"epochs": 3}}
 
