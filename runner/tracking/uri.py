@@ -115,7 +115,7 @@ def _check_server(key: str, uri: str, rest: str) -> None:
         host, port = urlsplit(uri).hostname, urlsplit(uri).port
     except ValueError:
         raise _refused(key, uri, "its port is no number from 0 to 65535", "as http://host:5000") from None
-    if not rest.startswith("//") or not host or port == 0:
+    if not rest.startswith("//") or not host or port == 0 or re.search(r"\s", uri):
         raise _refused(key, uri, "it names no server", "as http://host:5000")
 
 

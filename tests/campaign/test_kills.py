@@ -121,7 +121,7 @@ def killed(references: References, config: Config, folder: Path, *deaths: tuple[
     return kills.tried(config, chosen, folder / "case", whole)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends_the_same(
     tmp_path: Path, references: References, engine: str
@@ -132,7 +132,7 @@ def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends
     assert case.note.startswith("killed 3 times")
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_it_goes_on_elsewhere_with_the_same_losses(tmp_path: Path, references: References) -> None:
     config = Config("keras_dtensor", "batch2", "elsewhere")
     case = killed(references, config, tmp_path, ("checkpoint", 0.2), ("checkpoint", 0.2), ("checkpoint", 0.2))
