@@ -39,6 +39,7 @@ def check(config: RunConfig) -> None:
     config.mesh.axes = mesh.resolve_axes(config.mesh)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
+    _check_builder(config)
     checks_optimizer.check(config.optimizer)
     _check_dataset(config.dataset)
     checks_trainer.check(config.trainer)
@@ -103,6 +104,18 @@ def check_sweep(config: SweepConfig) -> None:
             allowed=f"{better} with sweep.metric={config.metric}, the worst job would be the best otherwise",
             mend=f"set sweep.direction={better}",
         )
+
+
+def _check_builder(config: RunConfig) -> None:
+    """Refuses a builder of Keras models for the engine that trains none."""
+    for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
+        if engine == "core_dtensor" and not target.takes(config.model, target.LAYOUTS):
+            raise refuse(
+                key,
+                engine,
+                allowed=f"it trains what takes `{target.LAYOUTS}`, and model._target_={config.model.target} does not",
+                mend="set model=mlp_core, or another engine for a builder of Keras models",
+            )
 
 
 def _check_precision(config: RunConfig) -> None:

@@ -47,6 +47,11 @@ REFUSALS = [
     ),
     refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
     refusal("engine=jax +engine.canary=false", "engine.canary=False", "jax has no such key"),
+    # A builder of Keras models for the engine that trains none.
+    refusal(
+        "engine=core_dtensor", "engine.name=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"
+    ),
+    refusal("against.engine=core_dtensor", "against.engine=core_dtensor", "set model=mlp_core"),
     # A list of options, and names that no file can have.
     refusal("model=[mlp_core]", "model=[mlp_core]", "the name of one option", "write model=<name>"),
     refusal(f"run={'long' * 100}", f"run={'long' * 100} is refused: no"),

@@ -26,14 +26,14 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **giv
     Args:
       builder: of the config's target.
       config: its options go along.
-      mend: what else to do where it raises.
+      mend: what else to do where it raises, or does not take what it is given.
       **given: `keras`, `input_shape`, `num_classes` and what else the engine gives.
 
     Raises:
       ConfigError: it does not take what it is given, or it raised. Whatever that is, it is the config's fault, and
         goes into one line.
     """
-    _check_takes(builder, config, given)
+    _check_takes(builder, config, given, mend)
     try:
         return builder(**given, **config.options)
     except Exception as error:
@@ -43,7 +43,7 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **giv
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
 
 
-def _check_takes(builder: Callable[..., Any], config: ModelConfig, given: Mapping[str, Any]) -> None:
+def _check_takes(builder: Callable[..., Any], config: ModelConfig, given: Mapping[str, Any], mend: str) -> None:
     """Refuses a callable that is no builder before it is called: it may do anything."""
     try:
         signature = inspect.signature(builder, follow_wrapped=False)  # a wrapper takes what it takes itself
@@ -57,7 +57,7 @@ def _check_takes(builder: Callable[..., Any], config: ModelConfig, given: Mappin
         takes = ", ".join(signature.parameters) or "nothing"
         raise ConfigError(
             f"model._target_={config.target} is refused: it takes {takes}, and a builder takes "
-            f"{', '.join([*given, *config.options])}; {error}"
+            f"{', '.join([*given, *config.options])}; {mend or error}"
         ) from error
 
 

@@ -37,6 +37,16 @@ def check(config: ModelConfig) -> None:
         raise _refuse(config.target, found)
 
 
+def takes(config: ModelConfig, name: str) -> bool:
+    """Tells whether a builder that `check` has passed takes a parameter; True where its source does not tell."""
+    found = definition.find(config.target)
+    if found.arguments is None:
+        return True
+    return found.arguments.kwarg is not None or name in [
+        argument.arg for argument in (*found.arguments.args, *found.arguments.kwonlyargs)
+    ]
+
+
 def _refuse(path: str, found: definition.Found) -> ConfigError:
     module, _, name = path.rpartition(".")
     if found.kind == "no module":
