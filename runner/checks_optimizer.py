@@ -126,13 +126,12 @@ def _check_pieces(config: ScheduleConfig) -> None:
             allowed="steps of at least 1 that rise",
             mend=f"set {_KEY}.boundaries=[500,1000]",
         )
-    if not config.boundaries or len(factors) != len(config.boundaries) + 1:
-        raise refuse(
-            key,
-            factors,
-            allowed=f"one more than the {len(config.boundaries)} boundaries, of which there must be one at least",
-            mend=f"set {_KEY}.boundaries=[500] {key}=[1.0,0.1]",
-        )
+    mend = f"set {_KEY}.boundaries=[500] {key}=[1.0,0.1]"
+    if not config.boundaries:
+        allowed = f"{_KEY}.boundaries must name one step at least, where the rate changes"
+        raise refuse(f"{_KEY}.name", config.name, allowed=allowed, mend=mend)
+    if len(factors) != len(config.boundaries) + 1:
+        raise refuse(key, factors, allowed=f"one more than the {len(config.boundaries)} boundaries", mend=mend)
     if not all(0 <= as_float32(factor) < math.inf for factor in factors) or not any(map(as_float32, factors)):
         raise refuse(
             key,

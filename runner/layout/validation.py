@@ -164,7 +164,7 @@ def _no_axis(key: str, shown: str, axis: str, axes: Mapping[str, int]) -> Config
     else:
         mend = f"add mesh.axes.{axis}=2 or name one of those"
     names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
-    return refuse(key, shown, allowed=f"the mesh has no axis {axis!r}, {names}", mend=mend)
+    return refuse(key, shown, allowed=f"mesh.axes has no axis {axis!r}, {names}", mend=mend)
 
 
 def meshes_with(axis: str) -> list[str]:

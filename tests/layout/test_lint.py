@@ -77,7 +77,7 @@ def test_a_variable_that_every_optional_rule_passes_on_is_whole_and_keeps_the_no
 @pytest.mark.parametrize("optional", [False, True])
 def test_an_unknown_axis_is_refused_even_in_an_optional_rule(optional: bool) -> None:
     for rule in (RuleConfig("w", ["tensor"], optional=optional), RuleConfig("w", shard="tensor", optional=optional)):
-        assert "the mesh has no axis 'tensor', its axes are batch, model; add mesh.axes.tensor=2" in refused(
+        assert "mesh.axes has no axis 'tensor', its axes are batch, model; add mesh.axes.tensor=2" in refused(
             make(rule)
         )
 

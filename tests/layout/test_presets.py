@@ -50,7 +50,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 ) -> None:
     config, axes = load(preset), MESHES[mesh]
     if not axes_named(config) <= set(axes):
-        with pytest.raises(ConfigError, match=r"the mesh has no axis .*choose a mesh that has it, as mesh="):
+        with pytest.raises(ConfigError, match=r"mesh.axes has no axis .*choose a mesh that has it, as mesh="):
             layout.check(config, axes)
         return
     layout.check(config, axes)
