@@ -122,6 +122,13 @@ def _no_option(_found: re.Match[str], _text: str) -> str:
     return f"{short(given)} is refused: options are {', '.join(options_of(key))}; name one of them, or leave {key} out"
 
 
+def _no_choice(found: re.Match[str], _text: str) -> str:
+    """Words an interpolation where a group's option belongs, which can tell of other groups' options alone."""
+    given = next((one for one in _typed() if found.group(1) in one), found.group(1))
+    key = given.lstrip("+~").partition("=")[0]
+    return f"{short(given)} is refused: options are {', '.join(options_of(key))}; write {key}=<option>"
+
+
 def _no_interpolation(found: re.Match[str], _text: str) -> str:
     return f"{_given(found.group(2))} is refused: its interpolation gives nothing (no key {found.group(1)}); mend it"
 
@@ -137,6 +144,7 @@ _PATTERNS = (
     (r"Sweep parameters '(.*)' requires --multirun", _several),
     (r"Error merging override (\S+)", _wrong_kind),
     (r"Config group override must be", _no_option),
+    (r"Error resolving interpolation '(.+?)', possible", _no_choice),
     (r"Interpolation key '(.+?)' not found full_key: (\S+)", _no_interpolation),
 )
 

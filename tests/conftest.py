@@ -8,6 +8,7 @@ from hypothesis import settings
 from tests import forks
 
 os.environ["XLA_FLAGS"] = forks.SLOW_CODE  # `tests.engine.jax_runs.FAST_CODE` is an environment without
+forks.start_environment.update(os.environ)
 
 # Machines that run tests are shared and noisy: how long an example took says nothing about it.
 settings.register_profile("no_deadline", deadline=None)

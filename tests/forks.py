@@ -114,6 +114,8 @@ def adopt_orphans(on: bool) -> None:
 
 REAL = ("RUNNER_TESTS_FORK", "0")  # set in the environment: every program is started for real
 _servers: dict[str, Server] = {}
+# Of the tests' own start, where set: a server may be started by a test that has changed its environment.
+start_environment: dict[str, str] = {}
 _forking = threading.RLock()  # who adopts orphans is a property of the process, not of a server
 inherited: Server | None = None  # in a forked program: the server that its own children are forked of
 _real_popen = subprocess.Popen
@@ -130,13 +132,13 @@ def _server(library: str) -> Server | None:
 
 def _started(library: str) -> Server:
     ours, its = socket.socketpair()
-    environment = {key: value for key, value in os.environ.items() if key not in _READ_LATER}
-    environment |= PREPARED[library]
+    before = start_environment or dict(os.environ)
+    environment = {key: value for key, value in before.items() if key not in _READ_LATER} | PREPARED[library]
     command = [sys.executable, "-m", "tests.fork_server", library, str(its.fileno())]
     process = _real_popen(command, env=environment, cwd=ROOT, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
     process.returncode = 0  # it ends when this process does, and nobody waits for it
     its.close()
-    return Server(library, ours, os.environ)
+    return Server(library, ours, before)
 
 
 def library_of(arguments: Sequence[str]) -> str | None:

@@ -25,6 +25,8 @@ COMMAND_LINES: list[tuple[str, ...]] = [
     ("mesh=sub/thing", "mesh=sub/thing is refused", "choose one, as mesh=batch1_model1"),
     ("experiment=", "experiment= is refused", "options are"),
     ("trainer=[a]", "trainer=[a] is refused", "the name of one option"),
+    ("plan=${oc.env:NO_SUCH_VARIABLE}", "plan=${oc.env:NO_SUCH_VARIABLE} is refused", "options are default"),
+    ("mesh=${trainer.epochs}", "mesh=${trainer.epochs} is refused", "options are batch1_model1"),
     ("model=[mlp]", "model=[mlp] is refused", "the name of one option"),
     # Wrong values inside lists and mappings.
     ("mesh.axes.batch=[2]", "mesh.axes.batch=[2] is refused", "type int"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from runner.errors import TrackingError
 from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
 from runner.tracking.reason import http_code, reason
+from runner.tracking.secrets import scrub
 
 _CONNECT_TIMEOUT_S = 5
 _LOCK_TIMEOUT_S = 10.0  # processes that start together make the tables one after another
@@ -107,7 +108,7 @@ def refused_by(uri: str, error: Exception) -> TrackingError:
     old = re.search(r"out-of-date database schema \(found version (\w+)", str(error))
     if old is not None:
         return unusable(uri, _other_schema(uri, old.group(1)))
-    return unusable(uri, f"{reason(error)}; {_mend(uri, error)}")
+    return unusable(uri, f"{scrub(reason(error), uri)}; {_mend(uri, error)}")
 
 
 def _other_schema(uri: str, version: str) -> str:

@@ -174,12 +174,17 @@ def _masked(text: str) -> str:
     return text
 
 
-def scrub(text: str) -> str:
-    """Returns a text, as a library's error, without the secrets that this process knows and those of any URI in it."""
+def scrub(text: str, uri: str = "") -> str:
+    """Returns a text, as a library's error, without secrets.
+
+    Args:
+      text: loses the secrets that this process knows, and those of any URI in it.
+      uri: whose secrets it loses besides.
+    """
     text = _masked(text)
-    for masked, uri in _known().items():
-        for start, end in _secrets(uri):
-            for secret in {uri[start:end], unquote(uri[start:end])}:
+    for masked, whole in (_known() | {shown(uri): uri}).items():
+        for start, end in _secrets(whole):
+            for secret in {whole[start:end], unquote(whole[start:end])}:
                 if len(secret) >= _SHORTEST and secret not in masked:  # a word of the URI besides is in many texts
                     text = text.replace(secret, MASK)
     return _URI.sub(lambda found: shown(found[0]), text)
