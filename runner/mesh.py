@@ -80,7 +80,11 @@ def resolve_axes(config: MeshConfig) -> dict[str, int]:
                 allowed="a size of at least 1, or -1 for the rest of the devices",
                 mend=f"set mesh.axes.{name}=1 or more",
             )
-    return _fit(config, device_count(config))
+    devices = device_count(config)
+    if not devices:
+        kind = device_kind(config)
+        raise refuse("mesh.device", config.device, allowed=f"no {kind} is there", mend="set mesh.device=cpu")
+    return _fit(config, devices)
 
 
 def _fit(config: MeshConfig, devices: int) -> dict[str, int]:

@@ -28,7 +28,7 @@ from typing import Any
 
 from tests import forks
 from tests.campaign.base import Case
-from tests.campaign.fuzz_cases import SAVED, Drawer, Line, key_of
+from tests.campaign.fuzz_cases import SAVED, Drawer, Line, key_of, preset_keys
 
 CASES = 150
 _WORKERS = 2
@@ -249,6 +249,8 @@ def _named(line: Line, text: str) -> bool:
     for override in line.overrides:
         key = key_of(override)
         words += [override, key, key.partition("@")[0], key.rpartition(".")[2]]
+        if key == "experiment":  # stands for the keys that it sets, which may not go with those of this campaign
+            words += preset_keys(override.partition("=")[2])
     return any(re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", text) for word in words if word)
 
 

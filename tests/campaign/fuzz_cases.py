@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from runner.paths import conf_dir
+from runner.refusals import key_paths
 from runner.schema import ModelConfig, RunConfig
 
 COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export")
@@ -208,3 +209,10 @@ class Drawer:
             chosen = draw.choice(inner)
             return "null" if chosen is type(None) else self._typed(chosen, words)
         return draw.choice(_ODD)
+
+
+def preset_keys(name: str) -> list[str]:
+    """Returns the dotted keys that an option of `experiment` sets."""
+    options = {path.stem: path for path in (conf_dir() / "experiment").glob("*.yaml")}
+    keys = key_paths(OmegaConf.load(options[name])) if name in options else []  # type: ignore[arg-type]
+    return [key for key in keys if "." in key]
