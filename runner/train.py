@@ -189,8 +189,9 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     except BaseException as error:
         if (signum := interruption(error)) is not None:
             status = "KILLED"
-            tracker.set_tags({_ENDED: f"ended by signal {signum}"})
-            lost = f", {error.unsaved}" if isinstance(error, Interrupted) and error.unsaved else ""
+            unsaved = error.unsaved if isinstance(error, Interrupted) else ""
+            tracker.set_tags({_ENDED: str(Interrupted(signum, unsaved))})
+            lost = f", {unsaved}" if unsaved else ""
             told = f"metrics up to the last step are kept{lost}, the run's status is KILLED"
             console.print(f"interrupted: {told if tracker.run_id else f'nothing is tracked{lost}'}", soft_wrap=True)
         elif isinstance(error, EngineError):
