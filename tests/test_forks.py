@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from runner.tracking import mlflow_import
 from tests import forks
 
 OFF = sys.platform != "linux" or os.environ.get(forks.REAL[0]) == forks.REAL[1]
@@ -76,6 +79,17 @@ def test_what_imports_the_other_library_ends_with_an_error() -> None:
 def test_what_libraries_read_as_they_are_imported_needs_a_real_start(changed: dict[str, str]) -> None:
     done = forks.run([sys.executable, "-c", LOADED], library=forks.TENSORFLOW, env=os.environ | changed)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("library", [forks.TENSORFLOW, forks.JAX])
+def test_what_the_product_itself_sets_needs_no_real_start(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in [key for key in os.environ if key.startswith(("MLFLOW_", "TF_"))]:
+        monkeypatch.delenv(key)
+    ours, _ = socket.socketpair()
+    server = forks.Server(library, ours, os.environ)
+    with mock.patch.dict(os.environ):
+        mlflow_import._set_environment()
+        assert server.accepts(os.environ)
 
 
 def test_its_own_children_are_forked_too() -> None:
