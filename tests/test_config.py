@@ -31,6 +31,7 @@ OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
 GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path.parent.name != "model"]
 # What an option needs besides itself: the axes that a layout names, a builder for custom.
 NEEDS = {
+    "engine/core_dtensor": ["model=mlp_core"],
     "layout": ["mesh=batch4_model2"],
     "layout/spatial": ["mesh=batch2_height2"],
     "layout/spatial2d": ["mesh=batch2_height2_width2"],
