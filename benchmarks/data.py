@@ -84,8 +84,8 @@ def synthetic(count: int) -> Examples:
 
 def mnist(count: int, data_dir: str | None) -> Examples:
     """Takes the first `count` training images of MNIST, as the runner reads them."""
-    from runner.dataset import load
-    from runner.schema import DatasetConfig
+    from runner.config.schema import DatasetConfig
+    from runner.data import load
 
     train = load(DatasetConfig(name="mnist", data_dir=data_dir)).train
     images, labels = np.asarray(train.images)[:count], np.asarray(train.labels)[:count]

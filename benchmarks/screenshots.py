@@ -20,8 +20,8 @@ from typing import Any
 
 from PIL import Image
 
-from runner.paths import project_root
-from runner.schema import TrackingConfig
+from runner.config.schema import TrackingConfig
+from runner.host.paths import project_root
 from runner.sweep.parent import find, open_tracking
 from runner.tracking.location import default_uri, free_port
 

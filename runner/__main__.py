@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from runner import entry
+from runner.cli import entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.schema import RunConfig
+    from runner.config.schema import RunConfig
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
     """Trains."""
-    from runner.errors import refuse
+    from runner.config.errors import refuse
 
     if config.run is not None:
         raise refuse(
             "run", config.run, allowed="it is for runner.evaluate and runner.export", mend="resume=... trains on"
         )
-    from runner.train import run
+    from runner.run.train import run
 
     run(config, composed)
 

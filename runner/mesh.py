@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import cores
-from runner.errors import refuse
-from runner.schema import MeshConfig
+from runner.config.errors import refuse
+from runner.config.schema import MeshConfig
+from runner.host import cores
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh as JaxMesh

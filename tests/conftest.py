@@ -19,7 +19,7 @@ LONGEST = [
     "tests/verify/test_table.py",
     "tests/engine/test_jax_equal_to_keras.py",
     "tests/sweep/test_sweep.py",
-    "tests/test_runs.py",
+    "tests/run/test_runs.py",
     "tests/engine/test_equal_to_one_device.py",
 ]
 

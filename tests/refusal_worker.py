@@ -15,8 +15,8 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from runner.cli import run_command
-from runner.schema import RunConfig
+from runner.cli.app import run_command
+from runner.config.schema import RunConfig
 
 
 def refuse(args: list[str]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner import mesh
-from runner.errors import ConfigError
-from runner.schema import MeshConfig
+from runner.config.errors import ConfigError
+from runner.config.schema import MeshConfig
 
 
 def test_given_sizes_stay_as_they_are_and_in_order() -> None:

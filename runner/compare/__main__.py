@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner import entry
+from runner.cli import entry
 
 
 def _main() -> int:

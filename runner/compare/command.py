@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner import folders
-from runner.cli import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
+from runner.cli.app import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from runner.compare.lines import Line, lower_is_better, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, history, load
-from runner.errors import ConfigError, TrackingError
-from runner.schema import TrackingConfig
+from runner.config.errors import ConfigError, TrackingError
+from runner.config.schema import TrackingConfig
+from runner.host import folders
 from runner.sweep.jobs import short_keys, varied_name
 
 _METRICS = ["eval/accuracy", "eval/loss", "train/loss", "throughput/examples_per_second", "throughput/step_ms"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from runner.compare.records import RunRecord
 from runner.compare.render import Sheet
-from runner.config import flatten
-from runner.errors import ConfigError
+from runner.config.convert import flatten
+from runner.config.errors import ConfigError
 from runner.tracking.records import as_text
 
 _NONE = "-"

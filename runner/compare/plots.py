@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from runner.compare.lines import Line, Stat, as_number
-from runner.plots import save, subplots
 from runner.sweep.jobs import short_keys, varied_name
+from runner.training.plots import save, subplots
 
 _MOST_CURVES = 20
 _MOST_SERIES = 10

@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.config import flatten
-from runner.errors import ConfigError
+from runner.config.convert import flatten
+from runner.config.errors import ConfigError
 from runner.tracking.records import clean_params
 
 _PAGE = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.schema import RunConfig
+from runner.config.schema import RunConfig
 
 if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
     from runner.engine.base import DataSpec, Engine
@@ -21,13 +21,13 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
         variables, the canary, devices beside the first.
     """
     if config.engine.name == "jax":
-        from runner.engine.jax import JaxEngine
+        from runner.engine.jax.engine import JaxEngine
 
         return JaxEngine(config, data, total_steps, planning=planning)
     if config.engine.name == "core_dtensor":
-        from runner.engine.core_dtensor import CoreDTensorEngine
+        from runner.engine.dtensor.core import CoreDTensorEngine
 
         return CoreDTensorEngine(config, data, total_steps, planning=planning)
-    from runner.engine.keras_dtensor import KerasDTensorEngine
+    from runner.engine.dtensor.keras import KerasDTensorEngine
 
     return KerasDTensorEngine(config, data, total_steps, planning=planning)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 
 def load_tensorflow() -> None:
-    """Imports TensorFlow and tf_keras; the process's environment is set, see `runner.engine.dtensor`."""
+    """Imports TensorFlow and tf_keras; the process's environment is set, see `runner.engine.dtensor.environment`."""
     # For conversions of JAX functions, data frames, and wrappers for scikit-learn.
     _load("tensorflow", "tf_keras", without=("jax", "pandas", "sklearn"))
 
 
 def load_keras() -> None:
-    """Imports JAX and Keras 3; the process's environment is set, see `runner.engine.jax_environment`."""
+    """Imports JAX and Keras 3; the process's environment is set, see `runner.engine.jax.environment`."""
     _load("jax", "keras", without=("tensorflow", "pandas", "sklearn", "matplotlib"))
 
 

@@ -8,16 +8,17 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.dataset
-from runner import mesh, plots
-from runner.config import resolved
-from runner.display import result_table
+import runner.data
+from runner import mesh
+from runner.config.convert import resolved
+from runner.config.schema import RunConfig
 from runner.evaluate.report import make_report
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
-from runner.outputs import required
-from runner.schema import RunConfig
-from runner.signals import heard
+from runner.host.outputs import required
+from runner.host.signals import heard
 from runner.tracking.attach import attach
+from runner.training import plots
+from runner.training.display import result_table
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -38,7 +39,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
         store = attach(config.tracking, saved.run.run_id)
-        data = runner.dataset.load(config.dataset)
+        data = runner.data.load(config.dataset)
         engine = restored(config, saved, data, folder / "runner.log")
         metrics = evaluated(config, engine, data.eval, config.trainer.limit_eval_batches)
         report = make_report(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner import feed, lengths
-from runner.checkpoint import runs
-from runner.checkpoint.arguments import folder_of
-from runner.checkpoint.recovery import Previous
-from runner.checkpoint.resume import load
-from runner.config import flatten
-from runner.dataset import Dataset, Split
-from runner.dataset.splits import Slice, parse_split
+from runner.config.convert import flatten
+from runner.config.errors import refuse
+from runner.config.schema import RunConfig
+from runner.data import Dataset, Split
+from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, EvalMetrics
-from runner.errors import refuse
-from runner.logs import quiet_native_log
-from runner.schema import RunConfig
+from runner.host.logs import quiet_native_log
+from runner.training import feed, lengths
+from runner.training.checkpoint import runs
+from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint.recovery import Previous
+from runner.training.checkpoint.resume import load
 
 
 def open_saved(config: RunConfig, command: str) -> Previous:

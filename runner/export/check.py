@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from runner.config.errors import EngineError
 from runner.engine.base import Array
-from runner.errors import EngineError
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
 
 TOLERANCE = 1e-5

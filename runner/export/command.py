@@ -13,25 +13,25 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.dataset
+import runner.data
 from runner import mesh
-from runner.checkpoint.recovery import Previous, versions
-from runner.config import resolved
-from runner.dataset import Dataset
-from runner.display import result_table
+from runner.config.convert import resolved
+from runner.config.errors import EngineError
+from runner.config.schema import RunConfig
+from runner.data import Dataset
 from runner.engine.base import Array
-from runner.errors import EngineError
 from runner.evaluate.saved import data_spec, evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
 from runner.export.log import log_saved_model
 from runner.export.plain import make_plain, weights_in_use
 from runner.export.write import SAVED_MODEL, Written, write_model
-from runner.logs import quiet_native_log
-from runner.outputs import required
-from runner.schema import RunConfig
-from runner.signals import heard
+from runner.host.logs import quiet_native_log
+from runner.host.outputs import required
+from runner.host.signals import heard
 from runner.tracking.attach import Attachment, attach
+from runner.training.checkpoint.recovery import Previous, versions
+from runner.training.display import result_table
 
 _SIGNATURE = {
     "name": "serving_default",
@@ -64,7 +64,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with heard():
         store = attach(config.tracking, saved.run.run_id)
-        data = runner.dataset.load(config.dataset)
+        data = runner.data.load(config.dataset)
         expected = _predictions(config, saved, data, folder / "runner.log")
         with folders.making(target) as making:
             written = _write(config, saved, data, making, folder / "runner.log")

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.checkpoint.runs import SavedRun
-from runner.errors import EngineError, refuse
-from runner.folders import remove_empty, remove_files
-from runner.paths import outputs_dir
-from runner.schema import ExportConfig
+from runner.config.errors import EngineError, refuse
+from runner.config.schema import ExportConfig
+from runner.host.folders import remove_empty, remove_files
+from runner.host.paths import outputs_dir
+from runner.training.checkpoint.runs import SavedRun
 
 RECORD = "export.json"
 _KEY = "export.folder"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner.config.errors import ConfigError
+from runner.config.schema import RunConfig
 from runner.engine.base import Array, DataSpec
-from runner.errors import ConfigError
-from runner.schema import RunConfig
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -
 
 
 def _keras(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    from runner.engine.keras_model import ModelFactory
+    from runner.engine.dtensor.keras_adapter import ModelFactory
 
     model = ModelFactory(config.model, data, config.trainer.seed).exported(values)
     return PlainModel(model, model, "tf_keras")
 
 
 def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    from runner.engine.core_dtensor import ModuleFactory
+    from runner.engine.dtensor.core import ModuleFactory
 
     factory = ModuleFactory(config.model, data, config.trainer.seed)
     module = factory.plain()
@@ -75,7 +75,7 @@ def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Pla
 
 
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    from runner.engine.jax_model import Keras3Factory, Names
+    from runner.engine.jax.adapter import Keras3Factory, Names
 
     model = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build(stock=True)
     for path, variable in Names(model).variables.items():

@@ -39,7 +39,7 @@ def saved_model(path: str, parts: list[npt.NDArray[np.uint8]]) -> Arrays:
     serve = tf.saved_model.load(path).signatures["serving_default"]
     answers = [serve(image=tf.constant(part)) for part in parts]
     found = {name: np.concatenate([answer[name].numpy() for answer in answers]) for name in answers[0]}
-    heavy = [name for name in ("tf_keras", "runner.engine.dtensor", "runner.model") if name in sys.modules]
+    heavy = [name for name in ("tf_keras", "runner.engine.dtensor.environment", "runner.model") if name in sys.modules]
     return {**found, "loaded": np.array(heavy, str)}
 
 

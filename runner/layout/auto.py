@@ -23,8 +23,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout.rules import Shape, Spec, catch, model_axes, shard_spec, whole
-from runner.schema import LayoutConfig, RuleConfig
 
 WORTH = 1 / 8  # of all elements: a smaller dense layer alone is not worth what its split makes others communicate
 SMALL = 1024  # elements; splitting fewer saves under 4 KiB and costs a collective

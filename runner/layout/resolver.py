@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Mapping
 
-from runner.errors import ConfigError, refuse
+from runner.config.errors import ConfigError, refuse
+from runner.config.schema import LayoutConfig
 from runner.layout import auto
 from runner.layout.rules import Catch, Placement, Shape, catch, model_axes, show
-from runner.schema import LayoutConfig
 
 LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
 

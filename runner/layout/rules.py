@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.schema import LayoutConfig, RuleConfig
+from runner.config.schema import LayoutConfig, RuleConfig
 
 Spec = tuple[str | None, ...]
 Shape = tuple[int, ...]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from runner import paths
-from runner.errors import ConfigError, refuse
+from runner.config.errors import ConfigError, refuse
+from runner.config.schema import LayoutConfig, RuleConfig
+from runner.host import paths
 from runner.layout.rules import Shape, mend_divisibility, show
-from runner.schema import LayoutConfig, RuleConfig
 
 _INPUT_RANKS = {"image": 4, "label": 1}
 _IMAGE_DIMS = ("batch", "height", "width", "channel")

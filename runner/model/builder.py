@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.errors import ConfigError
-from runner.schema import ModelConfig
+from runner.config.errors import ConfigError
+from runner.config.schema import ModelConfig
 
 OF_A_STATE = ("optimizer", "ema")  # what the paths of slots and of averages of weights begin with
 

@@ -23,7 +23,7 @@ class Scope:
       step: scalar int32 tensor, micro-batches done before; None where nothing is drawn, as in an evaluation.
       mesh: DTensor mesh; None on one plain device, and in JAX.
       image: axes that split an image batch: batch, height, width, channel.
-      parts: `runner.model.jax_batch_norm.Parts` of the examples, in JAX where a mesh splits these and no image.
+      parts: `runner.engine.jax.layers.batch_norm.Parts`, in JAX where a mesh splits the examples and no image.
     """
 
     seed: int

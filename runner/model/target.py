@@ -7,9 +7,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.config.schema import ModelConfig
 from runner.model import definition
-from runner.schema import ModelConfig
 
 GIVEN = ("keras", "input_shape", "num_classes")
 LAYOUTS = "layouts"

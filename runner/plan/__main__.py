@@ -7,13 +7,13 @@ import logging
 import os
 import sys
 
-from runner import entry
+from runner.cli import entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.schema import RunConfig
+    from runner.config.schema import RunConfig
     from runner.sweep.state import Sweep
 
 _COLUMNS = 3  # plans side by side on a terminal
@@ -40,9 +40,9 @@ def command(config: RunConfig, composed: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    from runner.config import resolved
-    from runner.logs import quiet_native_log
-    from runner.outputs import required
+    from runner.config.convert import resolved
+    from runner.host.logs import quiet_native_log
+    from runner.host.outputs import required
     from runner.plan.command import plan_config
     from runner.plan.files import write_files
     from runner.plan.table import plan_console, show

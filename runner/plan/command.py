@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 
-import runner.dataset
-from runner import layout, lengths, paths
+import runner.data
+from runner import layout
+from runner.config.schema import RunConfig
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches, hold, holds_images
-from runner.engine.dtensor import skip_graph_optimizer
+from runner.engine.dtensor.environment import skip_graph_optimizer
+from runner.host import paths
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
-from runner.schema import RunConfig
+from runner.training import lengths
 
 
 def plan_config(config: RunConfig) -> Plan:
@@ -30,7 +32,7 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset is not there and can't be fetched.
     """
-    data = runner.dataset.load(config.dataset)
+    data = runner.data.load(config.dataset)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
     height, width, channels = data.train.images.shape[1:]
     data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from runner.outputs import spared
+from runner.host.outputs import spared
 from runner.plan import rows
 from runner.plan.base import Plan
 

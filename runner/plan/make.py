@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from runner import layout
+from runner.config.schema import RunConfig
 from runner.engine.base import Collective, CountsCost, Engine, VariableInfo
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.moved import collectives
 from runner.plan.rates import rates, traffic
-from runner.schema import RunConfig
 
 _AUTO = "layout=auto"
 

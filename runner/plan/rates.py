@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 
 from runner import mesh
+from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective
 from runner.plan.base import Rates, Traffic
-from runner.schema import MeshConfig, PlanConfig
 
 PHASES = ("forward", "backward", "update")
 

@@ -9,8 +9,8 @@ from hydra.experimental.callback import Callback
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
+from runner.config.secrets import hide_config
 from runner.sweep import state
-from runner.tracking.secrets import hide_config
 
 
 class SweepCallback(Callback):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError
+from runner.config.errors import ConfigError
 from runner.sweep.jobs import Outcome
 from runner.sweep.process import STOP_FILE, Command, run_to_end
 

@@ -9,8 +9,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from runner import paths
-from runner.config import flatten
+from runner.config.convert import flatten
+from runner.host import paths
 from runner.model import definition
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
@@ -59,7 +59,7 @@ def code_version(target: str) -> str:
 
 @cache
 def _package_digest() -> str:
-    root = Path(paths.__file__).parent
+    root = Path(paths.__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         inner = path.relative_to(root)

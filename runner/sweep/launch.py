@@ -9,15 +9,15 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from runner.checkpoint.arguments import key_of
-from runner.config import as_typed
-from runner.cores import VARIABLE, available
-from runner.errors import ConfigError
-from runner.folders import MARK
+from runner.config.convert import as_typed
+from runner.config.errors import ConfigError
+from runner.host.cores import VARIABLE, available
+from runner.host.folders import MARK
 from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
 from runner.sweep.state import Sweep, adopted, started, varied_of
+from runner.training.checkpoint.arguments import key_of
 
 # Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")

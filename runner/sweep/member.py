@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from runner.errors import TrackingError
-from runner.outputs import append_whole, spared
+from runner.config.errors import TrackingError
+from runner.host.outputs import append_whole, spared
 from runner.sweep.jobs import varied_name
 
 _VARIABLE = "RUNNER_SWEEP_JOB"

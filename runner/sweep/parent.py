@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint import signature
-from runner.errors import ConfigError, TrackingError
-from runner.paths import project_root
-from runner.schema import TrackingConfig
+from runner.config.errors import ConfigError, TrackingError
+from runner.config.schema import TrackingConfig
+from runner.host.paths import project_root
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.tracking import start
 from runner.tracking.base import Status
@@ -23,6 +22,7 @@ from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, open_store
+from runner.training.checkpoint import signature
 
 KIND_TAG, ARGV_TAG, _SIGNATURE_TAG = "runner.kind", "runner.sweep.argv", "runner.sweep.signature"
 _SIGNED = "sweep"  # what the signature is of, beside the command line

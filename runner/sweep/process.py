@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from runner.outputs import append_whole, spared
-from runner.signals import SIGNALS
+from runner.host.outputs import append_whole, spared
+from runner.host.signals import SIGNALS
 from runner.sweep.jobs import OUTCOME_FILE, Outcome, outcome_of
 from runner.sweep.member import LAUNCHER_VARIABLE
 

@@ -11,8 +11,8 @@ from typing import Any
 from runner.compare import plots, render
 from runner.compare.lines import make_lines
 from runner.compare.records import RunRecord, from_folder, from_run, history
-from runner.outputs import spared
-from runner.signals import interruption
+from runner.host.outputs import spared
+from runner.host.signals import interruption
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
 from runner.sweep.scaling import Entry

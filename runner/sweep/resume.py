@@ -10,11 +10,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from runner import paths
-from runner.checkpoint.arguments import key_of, without
-from runner.checkpoint.recorded import Record
-from runner.errors import ConfigError
-from runner.schema import TrackingConfig
+from runner.config.errors import ConfigError
+from runner.config.schema import TrackingConfig
+from runner.host import paths
+from runner.training.checkpoint.arguments import key_of, without
+from runner.training.checkpoint.recorded import Record
 
 _KEY = "sweep.resume"
 _MULTIRUN = ("-m", "--multirun")
@@ -61,7 +61,7 @@ def checkpoint_overrides(run: Any, content: Mapping[str, Any], checkpoints: Path
     Returns:
       Overrides to add to the job's own; none where the run left no checkpoint that the job can go on from.
     """
-    from runner.checkpoint import resume, runs
+    from runner.training.checkpoint import resume, runs
 
     try:
         found, _ = runs.find("resume", run.info.run_id, checkpoints)

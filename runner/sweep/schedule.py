@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from runner.signals import StopRequest
+from runner.host.signals import StopRequest
 from runner.sweep.jobs import Job, JobStatus, Outcome
 
 _POLL_S = 0.02

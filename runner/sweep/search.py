@@ -22,13 +22,13 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.errors import ConfigError
+from runner.config.errors import ConfigError
+from runner.config.secrets import STUDIES, reveal
 from runner.sweep.jobs import Job, JobStatus, Outcome, varied_name
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.settings import nothing_to_search
 from runner.sweep.state import Sweep, arguments_of
 from runner.tracking.location import sqlite_path
-from runner.tracking.secrets import STUDIES, reveal
 
 _INTERRUPTED = "interrupted"  # user attribute of a trial that had no fair chance; it is tried again
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)

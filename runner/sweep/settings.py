@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.config.errors import ConfigError, did_you_mean, refuse
 
 _LAUNCHER, _SWEEPER = "hydra.launcher", "hydra.sweeper"
 _OURS = "hydra_plugins.runner_sweep."

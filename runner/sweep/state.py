@@ -14,14 +14,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner import folders, signals
-from runner.beginning import Refused, directory
-from runner.checkpoint.arguments import folder_of, key_of
-from runner.checks import check_sweep
-from runner.config import as_typed, convert, convert_group, resolved
-from runner.errors import ConfigError
-from runner.refusals import one_line
-from runner.schema import RunConfig, SweepConfig, TrackingConfig
+from runner.cli.beginning import Refused, directory
+from runner.config.checks import check_sweep
+from runner.config.convert import as_typed, convert, convert_group, resolved
+from runner.config.errors import ConfigError
+from runner.config.refusals import one_line
+from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
+from runner.host import folders, signals
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
 from runner.sweep.member import VALUES_FILE, write_parent
@@ -29,6 +28,7 @@ from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
 from runner.tracking import uri
+from runner.training.checkpoint.arguments import folder_of, key_of
 
 _DIR, _SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.paths import project_root
-from runner.schema import TrackingConfig
+from runner.config.schema import TrackingConfig
+from runner.host.paths import project_root
 from runner.tracking.base import NullTracker, Status, Tracker
 from runner.tracking.location import default_uri
 from runner.tracking.mlflow_import import preload

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from runner.errors import TrackingError
-from runner.paths import project_root
-from runner.schema import TrackingConfig
+from runner.config.errors import TrackingError
+from runner.config.schema import TrackingConfig
+from runner.host.paths import project_root
 from runner.tracking.location import shown, tracking_uri, ui_lines
 from runner.tracking.records import Point, clean_key
 from runner.tracking.store import Store

@@ -11,8 +11,8 @@ import socket
 import sys
 from pathlib import Path
 
-from runner.tracking.secrets import TRACKING, reveal, without_userinfo
-from runner.tracking.secrets import shown as shown  # what is shown of a location
+from runner.config.secrets import TRACKING, reveal, without_userinfo
+from runner.config.secrets import shown as shown  # what is shown of a location
 
 _SQLITE = "sqlite:///"
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from runner.tracking.secrets import scrub
+from runner.config.secrets import scrub
 
 # Imported beside mlflow itself, since opening a database store would otherwise pay for them (about 1 s).
 _PARTS = ("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")

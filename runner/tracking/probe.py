@@ -9,10 +9,10 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from runner.errors import TrackingError
+from runner.config.errors import TrackingError
+from runner.config.secrets import scrub
 from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
 from runner.tracking.reason import http_code, reason
-from runner.tracking.secrets import scrub
 
 _CONNECT_TIMEOUT_S = 5
 _LOCK_TIMEOUT_S = 10.0  # processes that start together make the tables one after another

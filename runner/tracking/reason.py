@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runner.tracking.secrets import scrub
+from runner.config.secrets import scrub
 
 _LONGEST = 160
 _KNOWN = (

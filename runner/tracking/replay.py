@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runner import entry
-from runner.errors import TrackingError
+from runner.cli import entry
+from runner.config.errors import TrackingError
 from runner.tracking.unsent import replay
 
 

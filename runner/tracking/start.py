@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runner.errors import TrackingError
+from runner.config.errors import TrackingError
 from runner.tracking import process
 from runner.tracking.dead import NOTE
 from runner.tracking.location import shown

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.errors import TrackingError
-from runner.lock import locked
-from runner.signals import current
+from runner.config.errors import TrackingError
+from runner.host.lock import locked
+from runner.host.signals import current
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.probe import probe, refused_by, unusable

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import Interrupted, TrackingError
-from runner.schema import TrackingConfig
-from runner.signals import current
+from runner.config.errors import Interrupted, TrackingError
+from runner.config.schema import TrackingConfig
+from runner.host.signals import current
 from runner.tracking import models, start, unsent
 from runner.tracking.base import Status, Tracker
 from runner.tracking.dead import mark_dead_runs

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.errors import TrackingError
-from runner.lock import locked
-from runner.outputs import append_whole
-from runner.paths import project_root
+from runner.config.errors import TrackingError
+from runner.config.secrets import TRACKING, reveal
+from runner.host.lock import locked
+from runner.host.outputs import append_whole
+from runner.host.paths import project_root
 from runner.tracking import places
 from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import load_mlflow
 from runner.tracking.reason import reason
 from runner.tracking.records import Record, from_json, to_json
-from runner.tracking.secrets import TRACKING, reveal
 from runner.tracking.send import Sender, groups, may_pass
 
 _REJECTED = ".rejected.jsonl"

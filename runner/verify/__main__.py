@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from runner import entry
+from runner.cli import entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from runner.schema import RunConfig
+    from runner.config.schema import RunConfig
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from runner import mesh
-from runner.dataset import Dataset
-from runner.errors import EngineError
-from runner.schema import RunConfig
+from runner.config.errors import EngineError
+from runner.config.schema import RunConfig
+from runner.data import Dataset
 from runner.verify.children import WORKER, run_child
 from runner.verify.compare import TWINS, compare
 from runner.verify.parity import parity

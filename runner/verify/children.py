@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError, EngineError
+from runner.config.errors import ConfigError, EngineError
 
 WORKER = "runner.verify.worker"
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from runner import optimizer
 from runner.engine.base import Array
-from runner.engine.jax_model import Keras3Factory, Names, check_model, layer_outputs
+from runner.engine.jax.adapter import Keras3Factory, Names, check_model, layer_outputs
 from runner.model import scope
+from runner.optim import rules as optimizer
 from runner.verify.reference import Reference
 from runner.verify.request import Request
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from runner import mesh, optimizer
+from runner import mesh
+from runner.config.errors import ConfigError
 from runner.engine.base import Array
-from runner.engine.core_dtensor import ModuleFactory
-from runner.engine.keras_model import ModelFactory
-from runner.errors import ConfigError
+from runner.engine.dtensor.core import ModuleFactory
+from runner.engine.dtensor.keras_adapter import ModelFactory
 from runner.model import scope
+from runner.optim import rules as optimizer
 from runner.verify.reference import Reference
 from runner.verify.request import Request
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from runner.config.errors import EngineError
 from runner.engine import make_engine
 from runner.engine.base import Array, hold, holds_images
-from runner.errors import EngineError
 from runner.verify.request import Request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from runner.schema import AgainstConfig, RunConfig
+from runner.config.schema import AgainstConfig, RunConfig
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.dataset
-from runner import cautions
-from runner.dataset import Dataset
-from runner.errors import EngineError
-from runner.outputs import required
+import runner.data
+from runner.config import cautions
+from runner.config.errors import EngineError
+from runner.config.schema import RunConfig
+from runner.data import Dataset
+from runner.host.outputs import required
+from runner.host.signals import heard
 from runner.plan.table import plan_console
-from runner.schema import RunConfig
-from runner.signals import heard
 from runner.tracking import Tracker
 from runner.verify.check import verify
 from runner.verify.children import WORKER
@@ -35,8 +35,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
-    from runner.config import as_typed, resolved
-    from runner.train import open_run, recorded
+    from runner.config.convert import as_typed, resolved
+    from runner.run.train import open_run, recorded
 
     console = plan_console()
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -46,7 +46,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     for warning in cautions.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
-        data = runner.dataset.load(config.dataset)
+        data = runner.data.load(config.dataset)
         command = shlex.join(["python", "-m", "runner.verify", *as_typed(HydraConfig.get().overrides.task)])
         with recorded(open_run(config, content, command, "verify-"), console) as tracker:
             tracker.log_artifact(folder / "config.yaml")

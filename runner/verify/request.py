@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from omegaconf import OmegaConf
 
-from runner.dataset import Dataset
-from runner.dataset.pipeline import gather
+from runner.config.schema import RunConfig
+from runner.data import Dataset
+from runner.data.pipeline import gather
 from runner.engine.base import Array, DataSpec, HostBatches
-from runner.feed import CallSize, epoch_plan
-from runner.lengths import check_verified, epoch_steps, total_steps
-from runner.schema import RunConfig
+from runner.training.feed import CallSize, epoch_plan
+from runner.training.lengths import check_verified, epoch_steps, total_steps
 
 _REQUEST, _BATCHES = "request.json", "batches.npz"
 

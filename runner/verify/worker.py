@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.engine import dtensor, jax_environment
+from runner.config.errors import ConfigError, EngineError
+from runner.engine.dtensor import environment as dtensor
+from runner.engine.jax import environment as jax_environment
 from runner.engine.libraries import load_keras, load_tensorflow
-from runner.errors import ConfigError, EngineError
 from runner.verify.compare import TWINS, noise
 from runner.verify.parity import second
 from runner.verify.request import Request, read_arrays, read_request

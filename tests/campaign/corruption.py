@@ -22,14 +22,14 @@ from typing import Any, cast
 import numpy as np
 import safetensors
 
-from runner.checkpoint import recovery, runs, storage
-from runner.checkpoint.saver import take_state
-from runner.checkpoint.storage import Checkpoint
+from runner.config.errors import ConfigError
+from runner.config.schema import RunConfig
 from runner.engine.base import Engine, EvalMetrics, Part
-from runner.errors import ConfigError
 from runner.evaluate.saved import open_saved
-from runner.history import History
-from runner.schema import RunConfig
+from runner.training.checkpoint import recovery, runs, storage
+from runner.training.checkpoint.saver import take_state
+from runner.training.checkpoint.storage import Checkpoint
+from runner.training.history import History
 from tests.campaign.base import Case
 from tests.campaign.damages import KINDS, STEPS, Damage
 

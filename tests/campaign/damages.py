@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from runner.checkpoint import manifest, runs, storage
+from runner.training.checkpoint import manifest, runs, storage
 from tests.campaign.forgeries import BEST_FORGED, MANIFEST_FORGED, RECORD_FORGED, Forgery
 
 STEPS = (8, 16, 24)

@@ -14,9 +14,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.paths import conf_dir
-from runner.refusals import key_paths
-from runner.schema import ModelConfig, RunConfig
+from runner.config.refusals import key_paths
+from runner.config.schema import ModelConfig, RunConfig
+from runner.host.paths import conf_dir
 
 COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export")
 _OFTEN = (66, 15, 8, 7, 4)  # of a hundred draws; an export takes a minute

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from runner.checkpoint import storage
-from runner.checkpoint.storage import Checkpoint
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.storage import Checkpoint
 
 _TIMES = "throughput/"  # metrics that measure time
 _LEFT_OVER = re.compile(r"\.unfinished.*|\.tmp.*|.*\.replaced")  # names of what is not whole

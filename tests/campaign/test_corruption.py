@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import files, manifest, reading
+from runner.training.checkpoint import files, manifest, reading
 from tests.campaign import corruption, damages
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, FIFOs and alarms")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.schema import EngineConfig
+from runner.config.schema import EngineConfig
 from tests.campaign import fuzz, fuzz_cases
 from tests.campaign.fuzz import Ended, judged
 from tests.campaign.fuzz_cases import Drawer, Line, schema_keys

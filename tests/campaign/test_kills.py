@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.checkpoint import storage
-from runner.checkpoint.storage import Checkpoint
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.storage import Checkpoint
 from tests import forks
 from tests.campaign import dying, kills
 from tests.campaign.base import Case
 from tests.campaign.dying import Moment
 from tests.campaign.kills import Config, Life, References
 from tests.campaign.left import Left, differences, rounded_differences
-from tests.checkpoint.test_storage import content
+from tests.training.checkpoint.test_storage import content
 
 WRITES = """
 import os, pathlib, sys

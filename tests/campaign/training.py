@@ -25,17 +25,17 @@ import numpy as np
 import sklearn.datasets  # noqa: F401 - of the digits
 
 import runner.tracking
-from runner import train
-from runner.checkpoint import storage
-from runner.checkpoint.storage import Checkpoint
-from runner.cli import run_command
+from runner.cli.app import run_command
+from runner.config.errors import EngineError
+from runner.config.schema import TrackingConfig
 from runner.engine.base import EvalMetrics, HostBatches
-from runner.errors import EngineError
-from runner.schema import TrackingConfig
+from runner.run import train
 from runner.tracking import tracker
 from runner.tracking.records import clean_key
 from runner.tracking.store import open_store
-from tests.checkpoint import numpy_engine
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.storage import Checkpoint
+from tests.training.checkpoint import numpy_engine
 
 STEPS = 66  # of three epochs of digits
 _OVERRIDES = (

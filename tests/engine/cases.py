@@ -6,8 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.schema import (
+    ClipConfig,
+    LayoutConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+)
 from runner.engine.base import HostBatches
-from runner.schema import ClipConfig, LayoutConfig, MeshConfig, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
 STEPS = 50
 CLASSES = 10

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from runner import paths
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine.base import DataSpec, HostBatches, as_float, hold, holds_images
+from runner.host import paths
 from runner.model import scope
-from runner.schema import LayoutConfig, RunConfig
 from tests.engine import cases
 
 DATA = DataSpec(cases.INPUT_SHAPE, cases.CLASSES)
@@ -106,8 +106,8 @@ def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
     """Trains Keras 3's own `train_on_batch` with its own optimizer on one device."""
     import keras
 
-    from runner import optimizer
-    from runner.engine.jax_model import Keras3Factory, Names
+    from runner.engine.jax.adapter import Keras3Factory, Names
+    from runner.optim import rules as optimizer
 
     drops = bool(config.model.options.get("dropout"))  # ours then, whose masks the step decides
     model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=not drops)
@@ -140,7 +140,8 @@ def main() -> None:
     """Runs every case of the request and writes `<case>:<name>` arrays."""
     request = json.loads(sys.argv[2])
     starts = dict(np.load(request["start"])) if request.get("start") else {}
-    from runner.engine import dtensor, jax_environment
+    from runner.engine.dtensor import environment as dtensor
+    from runner.engine.jax import environment as jax_environment
 
     environment = dtensor if request["engine"] == "keras_dtensor" else jax_environment
     arrays: dict[str, np.ndarray] = {}

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.schema import EmaConfig, RunConfig
 from runner.engine.base import DataSpec, HostBatches, as_float
 from runner.plan.command import compile_step
-from runner.schema import EmaConfig, RunConfig
 from tests.engine import cases
 
 DATA = DataSpec(cases.INPUT_SHAPE, cases.CLASSES)
@@ -96,8 +96,8 @@ def stock(parts: int, decay: float | None) -> dict[str, Any]:
     """
     import keras
 
-    from runner import optimizer
-    from runner.engine.jax_model import Keras3Factory, Names
+    from runner.engine.jax.adapter import Keras3Factory, Names
+    from runner.optim import rules as optimizer
 
     config = config_of("jax", parts, decay, "adam")
     model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=True)

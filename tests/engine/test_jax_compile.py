@@ -29,7 +29,8 @@ MESHES: list[tuple[dict[str, int], str, bool]] = [
 PROGRAM = r"""
 import json, os, sys
 os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
-from runner.engine import jax_environment, make_engine
+from runner.engine import make_engine
+from runner.engine.jax import environment as jax_environment
 from runner.engine.base import DataSpec
 from tests.engine import cases
 layers, meshes = map(json.loads, sys.argv[1:])
@@ -45,8 +46,8 @@ for axes, loop, _ in meshes:
     ways.append(engine._way.loop_on_device)
 
 import jax, keras, numpy as np
-from runner.engine.jax_compile import slow_in_loops
-from runner.model.jax_layers import jax_keras
+from runner.engine.jax.compile import slow_in_loops
+from runner.engine.jax.layers.patches import jax_keras
 
 def slow(layers, text):
     layer = eval("layers." + text, {"layers": layers})

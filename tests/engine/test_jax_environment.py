@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from runner import checks, cores
-from runner.engine import jax_environment
-from runner.engine.jax_arrays import fits
-from runner.errors import ConfigError
-from runner.schema import EngineConfig, MeshConfig, RunConfig
+from runner.config import checks
+from runner.config.errors import ConfigError
+from runner.config.schema import EngineConfig, MeshConfig, RunConfig
+from runner.engine.jax import environment as jax_environment
+from runner.engine.jax.arrays import fits
+from runner.host import cores
 from tests.engine import cases
 
 ROOT = Path(__file__).parents[2]

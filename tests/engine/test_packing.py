@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.packing import Packing, _starts, packing
+from runner.engine.dtensor.packing import Packing, _starts, packing
 
 SHAPES: dict[str, tuple[int, ...]] = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/bias": (10,), "d3/bias": (3,)}
 

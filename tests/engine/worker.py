@@ -47,8 +47,8 @@ def plain(run: dict[str, Any]) -> dict[str, np.ndarray]:
     """Trains plain tf_keras with its own optimizer on one device."""
     import tensorflow as tf
 
-    from runner import optimizer
-    from runner.engine.keras_model import ModelFactory, named_variables
+    from runner.engine.dtensor.keras_adapter import ModelFactory, named_variables
+    from runner.optim import rules as optimizer
 
     config = cases.config({"batch": 1}, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
     tf.keras.backend.experimental.enable_tf_random_generator()
@@ -80,7 +80,7 @@ def plain(run: dict[str, Any]) -> dict[str, np.ndarray]:
 def main() -> None:
     """Runs every case of the request and writes `<case>:<name>` arrays."""
     request = json.loads(sys.argv[2])
-    from runner.engine.dtensor import prepare_environment
+    from runner.engine.dtensor.environment import prepare_environment
 
     config = cases.config({"batch": 1})
     config.engine.combine_all_reduces = request["combine"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.errors import EngineError
+from runner.config.errors import EngineError
 from runner.export.check import compare, softmax
 from runner.export.command import raise_if_different
 

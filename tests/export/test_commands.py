@@ -163,10 +163,10 @@ print(json.dumps({
 
 def served(trained: Trained, model_id: str) -> dict[str, Any]:
     """Loads the logged model in a process that knows nothing of this package, and predicts raw test images."""
-    import runner.dataset
-    from runner.schema import DatasetConfig
+    import runner.data
+    from runner.config.schema import DatasetConfig
 
-    split = runner.dataset.load(DatasetConfig(name="digits")).eval
+    split = runner.data.load(DatasetConfig(name="digits")).eval
     np.savez(trained.folder / "raw.npz", images=split.images, labels=split.labels)
     arguments = [trained.uri, model_id, str(trained.folder / "raw.npz"), str(ROOT)]
     done = subprocess.run(

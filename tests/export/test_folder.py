@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint.runs import SavedRun
-from runner.errors import ConfigError, EngineError
+from runner.config.errors import ConfigError, EngineError
+from runner.config.schema import ExportConfig
 from runner.export import folder
-from runner.schema import ExportConfig
+from runner.training.checkpoint.runs import SavedRun
 
 RUN = SavedRun(Path("nowhere"), {"run": "abc", "tracked": True})
 

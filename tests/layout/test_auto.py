@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from runner import layout
+from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import auto
 from runner.layout.rules import Shape
-from runner.schema import LayoutConfig, RuleConfig
 from tests.layout.tables import MODELS, mlp, vit
 
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}

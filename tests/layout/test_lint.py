@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner import layout
-from runner.errors import ConfigError
-from runner.schema import LayoutConfig, RuleConfig
+from runner.config.errors import ConfigError
+from runner.config.schema import LayoutConfig, RuleConfig
 
 AXES = {"batch": 2, "model": 4}
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner import layout, paths
-from runner.errors import ConfigError
-from runner.schema import LayoutConfig
+from runner import layout
+from runner.config.errors import ConfigError
+from runner.config.schema import LayoutConfig
+from runner.host import paths
 from tests.layout.tables import MODELS, mlp, vit
 
 CONF = paths.conf_dir()

@@ -34,8 +34,8 @@ def compare(name: str, arguments: dict[str, Any], shape: tuple[int, ...]) -> flo
     import tensorflow as tf
     import tf_keras
 
+    from runner.engine.dtensor.layers import dtensor_keras
     from runner.model import scope
-    from runner.model.dtensor_layers import dtensor_keras
 
     x = tf.constant(np.random.default_rng(1).normal(size=shape).astype(np.float32))
     seen = []
@@ -64,8 +64,8 @@ def masks(rate: float) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
+    from runner.engine.dtensor.layers import dtensor_keras
     from runner.model import scope
-    from runner.model.dtensor_layers import dtensor_keras
 
     ones = tf.ones((64, 100))
 

@@ -22,8 +22,8 @@ os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
 import jax, jax.numpy as jnp, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.model import scope
-from runner.model.jax_batch_norm import Parts
-from runner.model.jax_layers import jax_keras
+from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.patches import jax_keras
 jax.config.update("jax_num_cpu_devices", 4)
 rng, rows = np.random.default_rng(1), []
 mesh = Mesh(np.array(jax.devices()), ("batch",))

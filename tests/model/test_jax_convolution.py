@@ -28,7 +28,7 @@ PROGRAM = r"""
 import json, os, re, sys
 os.environ["JAX_PLATFORMS"] = "cpu"
 import jax, numpy as np
-from runner.model.jax_convolution import convolution
+from runner.engine.jax.layers.convolution import convolution
 rng, rows = np.random.default_rng(1), []
 for image, kernel, strides, padding in json.loads(sys.argv[1]):
     def plain(x, w):

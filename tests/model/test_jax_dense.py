@@ -27,7 +27,7 @@ os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ["PJRT_NPROC"] = "16"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runner.model.jax_layers import jax_keras
+from runner.engine.jax.layers.patches import jax_keras
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
 place = lambda spec: NamedSharding(mesh, PartitionSpec(*spec))
 rng, rows = np.random.default_rng(1), []

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from runner.model.jax_kernel_gradient import unused_axes
+from runner.engine.jax.layers.kernel_gradient import unused_axes
 from tests import forks
 from tests.engine.jax_runs import ROOT
 
@@ -28,7 +28,7 @@ os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ["PJRT_NPROC"] = "16"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runner.model.jax_kernel_gradient import exact_kernel_gradients, spread_over
+from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients, spread_over
 layers, specs, batch = json.loads(sys.argv[1])
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("batch", "height", "width"))
 x = np.random.default_rng(0).normal(size=(batch, 16, 16, 4)).astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import numpy as np, tensorflow as tf
-from runner.model.philox import uniform
+from runner.engine.jax.layers.philox import uniform
 for shape, seed in [((5,), (0, 0)), ((64, 257), (2**31 - 1, 99999)), ((3, 1, 1, 5), (7, 2))]:
     expected = tf.random.stateless_uniform(shape, seed, alg="philox").numpy()
     print(np.array_equal(expected, np.asarray(uniform(shape, seed))))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ConfigError
+from runner.config.errors import ConfigError
+from runner.config.schema import ModelConfig
 from runner.model import builder, target
-from runner.schema import ModelConfig
 
 MODULE = "target_of_a_user"
 GIVEN = "keras, input_shape, num_classes"

@@ -6,12 +6,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner import paths
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine.base import LayerOutput
+from runner.host import paths
 from runner.layout import Placement
 from runner.plan.base import LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.estimate import Step
-from runner.schema import LayoutConfig, RunConfig
 from tests.engine import cases as engines
 
 BATCH = 128

@@ -9,8 +9,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from runner.engine import make_engine, program
+from runner.engine import make_engine
 from runner.engine.base import DataSpec
+from runner.engine.dtensor import program
 from runner.plan import estimate, moved
 from runner.plan.command import compile_step
 from runner.plan.make import step_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.program import _Member, _Origins, _phase, device_groups
+from runner.engine.dtensor.program import _Member, _Origins, _phase, device_groups
 from runner.layout import Placement
 from tests import forks
 from tests.plan import cases

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import ProgramCost
 from runner.plan import compare, rows
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import colour, draw
 from runner.plan.rates import rates, utilisation
 from runner.plan.table import WIDTH, break_path, show
-from runner.schema import MeshConfig, PlanConfig
 from runner.sweep.jobs import Job
 from tests.plan import cases
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.schema import RuleConfig, RunConfig
 from runner.engine.base import DataSpec
 from runner.plan import moved
 from runner.plan.command import compile_step
 from runner.plan.make import make_plan, step_of
-from runner.schema import RuleConfig, RunConfig
 from tests.engine import cases as engines
 from tests.plan import cases
 
@@ -39,7 +39,7 @@ def held_bytes(engine: Any) -> dict[str, list[int]]:
     """Returns the bytes of each variable's and slot's shard on every device."""
     from tensorflow.experimental import dtensor
 
-    from runner.engine.storage import read_held
+    from runner.engine.dtensor.variable_reads import read_held
 
     every = {**engine._variables, **engine._slots}
     return {path: [shard.numpy().nbytes for shard in dtensor.unpack(read_held(v))] for path, v in every.items()}
@@ -61,7 +61,8 @@ def main() -> None:
     """Prints a line of JSON."""
     config = config_of(json.loads(sys.argv[1]))
     batch, axes = config.dataset.batch_size, config.mesh.axes
-    from runner.engine import make_engine, program
+    from runner.engine import make_engine
+    from runner.engine.dtensor import program
 
     data = DataSpec(engines.INPUT_SHAPE, engines.CLASSES)
     engine = make_engine(config, data, 1)

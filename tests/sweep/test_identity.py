@@ -9,7 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.compare.records import RunRecord
-from runner.errors import ConfigError
+from runner.config.errors import ConfigError
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.parent import ARGV_TAG, KIND_TAG

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.schema import TrackingConfig
+from runner.config.schema import TrackingConfig
 from runner.tracking import Tracker, open_tracker
 from runner.tracking.location import sqlite_path
 from tests.stores import store_in

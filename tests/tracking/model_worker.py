@@ -13,7 +13,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import numpy as np
 import tf_keras
 
-from runner.schema import TrackingConfig
+from runner.config.schema import TrackingConfig
 from runner.tracking import open_tracker
 
 

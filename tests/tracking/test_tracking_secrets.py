@@ -16,13 +16,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
-from runner.config import as_typed, convert, resolved
-from runner.errors import ConfigError
-from runner.logs import MaskedFormatter
-from runner.paths import conf_dir
-from runner.tracking import secrets, unsent
+from runner.config import secrets
+from runner.config.convert import as_typed, convert, resolved
+from runner.config.errors import ConfigError
+from runner.config.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
+from runner.host.logs import MaskedFormatter
+from runner.host.paths import conf_dir
+from runner.tracking import unsent
 from runner.tracking.location import fingerprint, host_and_port, tracking_uri, ui_lines
-from runner.tracking.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
 from runner.tracking.writer import reason
 from tests.tracking.server import Server
 
@@ -226,18 +227,19 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
-from runner.checkpoint import recovery, runs
-from runner.cli import run_command
-from runner.config import as_typed, resolved
+from runner.training.checkpoint import recovery
+from runner.training.checkpoint import runs
+from runner.cli.app import run_command
+from runner.config.convert import as_typed, resolved
 
 
 def command(config, composed):
     from omegaconf import OmegaConf, open_dict
     from rich.console import Console
 
-    from runner.display import config_tree
+    from runner.training.display import config_tree
     from runner.sweep.launch import arguments
-    from runner.train import open_run, recorded
+    from runner.run.train import open_run, recorded
 
     content, folder = resolved(config, composed), Path(HydraConfig.get().runtime.output_dir)
     Console().print(config_tree(content))

@@ -8,8 +8,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from runner.errors import TrackingError
-from runner.schema import TrackingConfig
+from runner.config.errors import TrackingError
+from runner.config.schema import TrackingConfig
 from runner.tracking import NullTracker, open_tracker, unsent
 
 

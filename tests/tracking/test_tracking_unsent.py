@@ -13,11 +13,11 @@ from mlflow.exceptions import MlflowException
 from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
-from runner.errors import Interrupted, TrackingError
+from runner.config.errors import Interrupted, TrackingError
+from runner.run.train import recorded
 from runner.tracking import NullTracker, Status, places, unsent
 from runner.tracking.records import Point, Record
 from runner.tracking.send import may_pass
-from runner.train import recorded
 from tests.tracking.conftest import Opener
 
 POINTS: list[Record] = [Point("loss", float(step), 7, step) for step in range(5)]

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from runner.schema import TrackingConfig
+from runner.config.schema import TrackingConfig
 from runner.tracking import open_tracker
 
 

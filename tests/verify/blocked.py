@@ -12,8 +12,8 @@ from importlib.machinery import PathFinder
 
 from omegaconf import DictConfig
 
-from runner.cli import run_command
-from runner.schema import RunConfig
+from runner.cli.app import run_command
+from runner.config.schema import RunConfig
 from tests.engine.blocked_worker import HEAVY, Blocker
 
 

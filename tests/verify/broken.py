@@ -7,14 +7,14 @@ import os
 
 from omegaconf import DictConfig
 
-from runner import entry
-from runner.schema import RunConfig
+from runner.cli import entry
+from runner.config.schema import RunConfig
 
 WORKER = "tests.verify.broken_worker"
 
 
 def command(config: RunConfig, composed: DictConfig) -> None:
-    from runner import train
+    from runner.run import train
     from runner.verify import record
 
     if os.environ.get("COMMAND") == "train":

@@ -12,8 +12,9 @@ from runner.verify import worker
 
 def stale_moments() -> None:
     """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
-    from runner import optimizer
-    from runner.engine import dtensor_engine, dtensor_step
+    from runner.engine.dtensor import engine as dtensor_engine
+    from runner.engine.dtensor import step as dtensor_step
+    from runner.optim import rules as optimizer
 
     def update(self: Any, gradients: list[Any], place: Any, factor: Any) -> None:
         import tensorflow as tf
@@ -45,7 +46,7 @@ def scaled_gradient() -> None:
 
 def larger_gradient() -> None:
     """Takes the gradient of d2/kernel for a third larger, in the engine `jax`."""
-    from runner.engine.jax_step import Step
+    from runner.engine.jax.step import Step
 
     sound = Step.gradients
 

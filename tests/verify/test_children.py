@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ConfigError, EngineError
+from runner.config.errors import ConfigError, EngineError
 from runner.verify.children import run_child
 
 ROOT = Path(__file__).parents[2]

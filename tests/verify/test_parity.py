@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner import checks
-from runner.errors import ConfigError
-from runner.schema import AgainstConfig, RunConfig
+from runner.config import checks
+from runner.config.errors import ConfigError
+from runner.config.schema import AgainstConfig, RunConfig
 from runner.verify.compare import compare, noise
 from runner.verify.parity import Parity, parity, second
 from runner.verify.report import Report

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import runner.dataset
-from runner import feed
-from runner.dataset import Dataset
-from runner.schema import DatasetConfig, RuleConfig, RunConfig
+import runner.data
+from runner.config.schema import DatasetConfig, RuleConfig, RunConfig
+from runner.data import Dataset
+from runner.training import feed
 from runner.verify.request import Request, make_request, read_request, write_request
 from tests.engine import cases
 
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return runner.dataset.load(DatasetConfig(name="digits"))
+    return runner.data.load(DatasetConfig(name="digits"))
 
 
 def config(**dataset: object) -> RunConfig:

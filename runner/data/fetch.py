@@ -1,0 +1,150 @@
+"""Gets a TFDS builder prepared: what is there already, TFDS's own download, then the mirror. Child process only."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums, downloader
+
+from runner.config.errors import DataError
+from runner.data import mirror
+from runner.data.builders import one_line
+
+_CONNECT_SECONDS = 5.0
+_READ_SECONDS = 60.0
+_RETRIES = 2  # TFDS's 10, with their growing pauses, hold an offline run up for minutes
+
+
+def prepare(builder: Any, root: Path, *, download: bool, use_mirror: bool, say: Callable[[str], None]) -> str:
+    """Makes sure that a builder's data is prepared; the caller holds the builder's lock.
+
+    Args:
+      builder: the `tfds.core.DatasetBuilder`.
+      root: its data_dir.
+      download: whether anything may be fetched.
+      use_mirror: whether the package indexes may stand in for TFDS's hosts.
+      say: told what is fetched from where.
+
+    Returns:
+      Where the data came from, in words.
+
+    Raises:
+      DataError: there is no prepared data and none can be fetched, or what was fetched is not what it should be.
+    """
+    if builder.is_prepared():
+        return "data that TFDS had prepared"
+    reasons = []
+    if not download:
+        reasons.append("dataset.download=false forbids fetching")
+    else:
+        failure = _download(builder, say)
+        if failure is None:
+            return "TFDS's own download"
+        reasons.append(f"TFDS's own download failed ({failure})")
+        if builder.name not in mirror.MIRRORS:
+            reasons.append("there is no mirror of it")
+        elif not use_mirror:
+            reasons.append("dataset.mirror=false forbids the mirror")
+        else:
+            try:
+                return _from_mirror(builder, say)
+            except mirror.UnavailableError as error:
+                reasons.append(f"the {mirror.MIRRORS[builder.name].label} can't be had ({error})")
+    raise DataError(
+        f"no data for dataset.name={builder.info.full_name}: none is prepared in {root}, {', '.join(reasons)}; "
+        "prepare it where there is a network and point dataset.data_dir or TFDS_DATA_DIR at that folder, "
+        "or use dataset=digits, which needs no network"
+    )
+
+
+def _download(builder: Any, say: Callable[[str], None]) -> str | None:
+    """Lets TFDS download and prepare; returns None, or why it failed."""
+    local = builder.MANUAL_DOWNLOAD_INSTRUCTIONS or any(Path(builder.data_dir_root).glob("downloads/*"))
+    say(f"{builder.name}: {'preparing with TFDS' if local else 'fetching with TFDS'}")
+    with _impatient():
+        if not local and (failure := _unreachable(builder)):
+            return failure
+        try:
+            # One folder a builder: TFDS names what it extracts after the file, and builders share file names.
+            extract = Path(builder.data_dir_root) / "downloads" / "extracted" / builder.name
+            config = tfds.download.DownloadConfig(extract_dir=str(extract), try_download_gcs=False)
+            builder.download_and_prepare(download_config=config)
+        except Exception as error:  # builders raise whatever their code raises
+            return one_line(error)
+    return None
+
+
+def _unreachable(builder: Any) -> str | None:
+    """Asks for the head of one of the builder's files; returns None, or why there was no answer in time."""
+    url = next((url for url in builder.url_infos or {} if url.startswith("http")), None)
+    if url is None:
+        return None
+    answers: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            downloader.requests.head(url, timeout=_CONNECT_SECONDS, allow_redirects=False).close()
+            answers.append(None)
+        except Exception as error:  # any failure means the same
+            answers.append(f"its host can't be reached, {type(error).__name__}")
+
+    # In a thread, since the look-up of a name knows no timeout.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(2 * _CONNECT_SECONDS)
+    return answers[0] if answers else "its host does not answer"
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Bounds what TFDS's downloader waits and retries, which it has no settings for."""
+    adapter = downloader.requests.adapters.HTTPAdapter
+    send, retries = adapter.send, downloader.MAX_RETRIES
+
+    def send_in_time(self: Any, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> Any:
+        return send(self, request, stream=stream, timeout=timeout or (_CONNECT_SECONDS, _READ_SECONDS), **options)
+
+    adapter.send, downloader.MAX_RETRIES = send_in_time, _RETRIES
+    socket.setdefaulttimeout(_READ_SECONDS)
+    try:
+        yield
+    finally:
+        adapter.send, downloader.MAX_RETRIES = send, retries
+        socket.setdefaulttimeout(None)
+
+
+def _from_mirror(builder: Any, say: Callable[[str], None]) -> str:
+    with tempfile.TemporaryDirectory(prefix="runner-mirror-") as scratch:
+        label = mirror.fetch(builder.name, Path(scratch), say)
+        say(f"{builder.name}: preparing with TFDS")
+        files = Path(scratch) / "files"
+        config = tfds.download.DownloadConfig(
+            manual_dir=str(files), extract_dir=str(Path(scratch) / "extracted"), try_download_gcs=False
+        )
+        with _registered(builder, files):
+            builder.download_and_prepare(download_dir=str(Path(scratch) / "downloads"), download_config=config)
+    return label
+
+
+@contextlib.contextmanager
+def _registered(builder: Any, files: Path) -> Iterator[None]:
+    """Has the builder expect these `.gz` files.
+
+    TFDS registers digests of compressed files, and every zlib compresses otherwise. What is inside was compared with
+    its own digests before, in `mirror.fetch`.
+    """
+    infos = builder.url_infos
+    original = dict(infos)
+    for url, info in original.items():
+        infos[url] = checksums.compute_url_info(tfds.core.as_path(files / info.filename))
+    try:
+        yield
+    finally:
+        infos.update(original)

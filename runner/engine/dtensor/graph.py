@@ -1,0 +1,74 @@
+"""Checks of a traced step: orders and forms that DTensor computes wrongly without an error, or crashes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.config.errors import ConfigError, EngineError
+
+_WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+def check_order(graph: Any, names: Mapping[int, str]) -> None:
+    """Checks that a traced step reads no variable after writing it, and writes none twice.
+
+    DTensor's all-reduce combiner keeps the order of data but not that of variable accesses: a step that depends on
+    the latter is computed wrongly, without an error. A step that passes has no such order to lose.
+
+    Args:
+      graph: the function graph that holds the step's operations, in the order of their making.
+      names: id of a variable's handle -> its path, for the message.
+
+    Raises:
+      EngineError: names the variable and the option that makes the step safe.
+    """
+    written: set[int] = set()
+    for operation in graph.get_operations():
+        if operation.type not in ("ReadVariableOp", *_WRITES):
+            continue
+        resource = operation.inputs[0]
+        if id(resource) in written:
+            what = "reads" if operation.type == "ReadVariableOp" else "writes again"
+            raise EngineError(
+                f"engine.combine_all_reduces=true is refused: the training step {what} variable "
+                f"{_variable_name(graph, resource, names)} after writing it, and DTensor's all-reduce combiner does "
+                "not keep that order; set engine.combine_all_reduces=false"
+            )
+        if operation.type in _WRITES:
+            written.add(id(resource))
+
+
+def _variable_name(graph: Any, resource: Any, names: Mapping[int, str]) -> str:
+    """Returns the path of the variable behind a resource tensor, through the captures of nested function graphs."""
+    while hasattr(graph, "captures"):
+        outer = [held for held, inner in graph.captures if inner.name == resource.name]
+        if not outer:
+            break
+        if id(outer[0]) in names:
+            return names[id(outer[0])]
+        resource, graph = outer[0], graph.outer_graph
+    return "(not the model's)"
+
+
+def check_indexing(graph: Any) -> None:
+    """Checks that a model takes no single element by a number and adds no dim by indexing.
+
+    On tensors that are split, DTensor answers `x[:, 0]` with wrong numbers and `x[:, None]` with a crash.
+
+    Raises:
+      ConfigError: names the operation, whose name holds the layer's, and the form that works.
+    """
+    for operation in graph.get_operations():
+        if operation.type != "StridedSlice" or len(operation.inputs[0].shape) < 2:
+            continue
+        if operation.get_attr("shrink_axis_mask"):
+            what, mend = "takes an element by its number, as x[:, 0]", "tf.gather(x, 0, axis=1), or tf.unstack"
+        elif operation.get_attr("new_axis_mask"):
+            what, mend = "adds a dim by indexing, as x[:, None]", "tf.expand_dims(x, 1)"
+        else:
+            continue
+        raise ConfigError(
+            f"model._target_ is refused: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; "
+            f"write {mend}"
+        )

@@ -1,0 +1,1 @@
+"""Keras 3 on JAX, placed by jax.sharding."""

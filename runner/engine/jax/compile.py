@@ -1,0 +1,159 @@
+"""Decides how the engine `jax` compiles and runs a model's steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner import mesh
+from runner.config.errors import ConfigError
+from runner.config.schema import RunConfig
+from runner.engine.base import ProgramCost
+
+logger = logging.getLogger(__name__)
+
+# NHWC, HWIO, NHWC, as JAX has them: dims of batch or output channels, then of channels, then of height and width. See
+# `runner.engine.jax.layers.convolution`.
+_LOOP_FORM = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+# XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK where it thinks that it can.
+# Its convolutions, of weight gradients above all, take up to twice as long as Eigen's, which are used without it, and
+# its products up to 1.4 times as long; its sums are faster.
+_FOR_CPUS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+# By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
+_UNOPTIMIZED: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model's steps are compiled and run.
+
+    Attributes:
+      loop_on_device: the steps of a call are one program; else each is dispatched on its own.
+      on_cpus: where they run.
+    """
+
+    loop_on_device: bool
+    on_cpus: bool
+
+
+def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, images: tuple[int, ...]) -> Way:
+    """Traces the gradients, and chooses by the operations that they take.
+
+    Args:
+      step: `runner.engine.jax.step.Step`.
+      state: as the step reads it.
+      trained: paths of its trainable variables.
+      config: the run's.
+      images: shape (B, H, W, D) of a micro-batch.
+
+    Raises:
+      ConfigError: the loss does not depend on a trainable variable.
+    """
+    import jax
+
+    x = jax.ShapeDtypeStruct(images, np.float32)
+    y, number = jax.ShapeDtypeStruct(images[:1], np.int32), jax.ShapeDtypeStruct((), np.int32)
+    traced = jax.make_jaxpr(step.gradients)(state, x, y, number, number).jaxpr
+    read = {id(variable) for equation in traced.eqns for variable in equation.invars}
+    for path, variable in zip(trained, traced.invars, strict=False):
+        if id(variable) not in read:
+            raise ConfigError(
+                f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
+                f"{path}; use it or make it trainable=False"
+            )
+    wanted, device = config.engine.loop, mesh.device_kind(config.mesh)
+    on_cpus = device == "cpu"
+    slow = slow_in_loops(traced)
+    loops = not (slow and on_cpus) if wanted == "auto" else wanted == "device"
+    logger.info(
+        "the steps of a call run %s (engine.loop=%s; convolutions that loops on CPUs make slow: %d, devices: %s)",
+        "in a loop on the devices" if loops else "as a program each",
+        wanted,
+        slow,
+        device,
+    )
+    return Way(loops, on_cpus)
+
+
+def slow_in_loops(traced: Any) -> int:
+    """Returns the number of convolutions whose form XLA's CPU compiler changes, which it does outside of loops alone.
+
+    Args:
+      traced: a jaxpr; what it calls is counted too.
+    """
+    return sum(
+        (*params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"])
+        != (*_LOOP_FORM, 1, 1)
+        for params in _convolutions(traced)
+    )
+
+
+def _convolutions(traced: Any) -> Iterator[dict[str, Any]]:
+    """Yields the parameters of a traced function's convolutions, and of those in all that it calls."""
+    for equation in traced.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            yield equation.params
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                if hasattr(inner, "eqns"):
+                    yield from _convolutions(inner)
+
+
+def compiled(lowered: Any, way: Way) -> Any:
+    """Compiles a training program, with the options of XLA that serve it.
+
+    Args:
+      lowered: what `jax.jit(...).lower(...)` gave.
+      way: how its steps run.
+    """
+    return _with_options(lowered, _FOR_CPUS) if way.on_cpus else lowered.compile()
+
+
+def compiled_to_read(lowered: Any) -> Any:
+    """Compiles a program that is not run: how XLA partitions and merges it, without making fast code of it.
+
+    Args:
+      lowered: a step, as JAX lowered it for CPUs.
+    """
+    return _with_options(lowered, _UNOPTIMIZED)
+
+
+def _with_options(lowered: Any, options: dict[str, Any]) -> Any:
+    """Compiles with options, or without where this version of XLA does not know them."""
+    import jax
+
+    try:
+        return lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        if not any(name in str(error) for name in options):
+            raise
+        logger.info("compiled without options that this version of XLA does not know: %s", error)
+        return lowered.compile()
+
+
+def program_cost(program: Any, parts: int) -> ProgramCost | None:
+    """Returns what XLA counts of a compiled program on one device; of a loop, its body once.
+
+    Args:
+      program: compiled; a round of it computes one micro-batch.
+      parts: micro-batches of a step.
+    """
+    memory, counted = program.memory_analysis(), program.cost_analysis()
+    if memory is None or not counted:
+        return None
+    return ProgramCost(
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        reused_bytes=memory.alias_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        flops=parts * float(counted.get("flops", 0.0)),
+        accessed_bytes=parts * float(counted.get("bytes accessed", 0.0)),
+    )

@@ -1,0 +1,1 @@
+"""Keras's layers, computed as a mesh and XLA's compiler want them."""

@@ -1,0 +1,285 @@
+"""Reads a step's communication out of the text of the program that XLA made of it.
+
+Each collective is an instruction whose metadata names the JAX operation that it serves, with the Keras layers as
+scopes and `transpose(...)` around what the gradient added; its replica groups tell the devices. XLA merges
+collectives: one instruction then carries several tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.config.errors import EngineError
+from runner.engine.base import Collective
+from runner.layout import Placement
+
+_KINDS = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "ragged-all-to-all": "all_to_all",
+    "collective-permute": "permute",
+    "collective-broadcast": "broadcast",
+}
+_INSTRUCTION = re.compile(
+    rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
+    r"(?P<operands>[^)]*)\)(?P<rest>.*)$"
+)
+_DEFINITION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"")
+_SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """One tensor that a collective carries: what a device gets of it, and the operation that it serves."""
+
+    shape: tuple[int, ...]
+    width: int
+    operation: str
+
+
+def collectives(
+    text: str,
+    axes: Mapping[str, int],
+    placements: Mapping[str, Placement],
+    layers: Collection[str],
+    trained: Collection[str],
+    data_axes: Collection[str],
+    *,
+    looped: bool,
+) -> list[Collective]:
+    """Counts the collectives of one training step.
+
+    Args:
+      text: the compiled program, as XLA prints it.
+      axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
+      placements: of every variable, by canonical path; collectives are put down to these.
+      layers: canonical paths of the layers; collectives are put down to these too.
+      trained: paths of the variables that have gradients.
+      data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
+      looped: the step is the body of a loop, so that the entry computation runs once a call and is left out.
+
+    Returns:
+      One entry a tensor that is communicated. A merged collective is counted at its first tensor, the others have a
+      count of 0.
+
+    Raises:
+      EngineError: replica groups in a form that is not understood.
+    """
+    defined = [matched for line in text.splitlines() if (matched := _DEFINITION.match(line))]
+    operations = {matched[1]: matched[2] for matched in defined}
+    origins = _Origins(placements, layers, trained, axes, data_axes)
+    found: list[Collective] = []
+    for line in _lines(text, entry=not looped):
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
+            continue
+        axis = _axis(instruction["rest"], axes)
+        if axis:  # a group of one device communicates nothing
+            found += _read(instruction, axis, axes, operations, origins)
+    return found
+
+
+def _lines(text: str, *, entry: bool) -> Iterator[str]:
+    """Yields the program's lines, with or without those of its entry computation."""
+    inside_entry = False
+    for line in text.splitlines():
+        if line.startswith("ENTRY"):
+            inside_entry = True
+        elif line.startswith("}"):
+            inside_entry = False
+        if entry or not inside_entry:
+            yield line
+
+
+def _read(
+    matched: re.Match[str], axis: str, axes: Mapping[str, int], operations: Mapping[str, str], origins: _Origins
+) -> Iterator[Collective]:
+    kind = _KINDS[matched["kind"]]
+    # A reduce-scatter gives one device a part of what it put in.
+    share = math.prod(axes[name] for name in axis.split("+")) if kind == "reduce_scatter" else 1
+    for index, tensor in enumerate(_tensors(matched, operations)):
+        phase = _phase(tensor.operation)
+        origin = origins.of(tensor, kind, phase, axis)
+        size = math.prod(tensor.shape) * tensor.width * share
+        yield Collective(kind, axis, phase, origin, int(index == 0), size, counted=True)
+
+
+def _tensors(matched: re.Match[str], operations: Mapping[str, str]) -> list[_Tensor]:
+    shapes = _SHAPE.findall(re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", matched["type"]))
+    operands = [part.split("%")[-1].strip() for part in matched["operands"].split(",") if part.strip()]
+    operands = [re.sub(r"/\*.*?\*/", "", name).strip() for name in operands]
+    if matched["start"] and matched["kind"] != "all-reduce":  # a started collective lists its inputs, then its outputs
+        shapes = shapes[len(operands) : 2 * len(operands)]
+    own = re.search(r"op_name=\"([^\"]*)\"", matched["rest"])
+    named = _merged(own.group(1)) if own else [""]
+    found = []
+    for index, (kind, dims) in enumerate(shapes):
+        if len(named) == len(shapes):
+            operation = named[index]
+        else:  # equal names of a merge are given once; what made the operand then tells
+            operand = operands[index] if index < len(operands) else ""
+            operation = operations.get(operand, named[0])
+        shape = tuple(int(size) for size in dims.split(",") if size)
+        found.append(_Tensor(shape, _width(kind), operation))
+    return found
+
+
+def _merged(name: str) -> list[str]:
+    """Returns the names that XLA joined in one: `a/(b:c)` is a/b and a/c."""
+    found = re.fullmatch(r"(.*?)\(([^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*:.*)\)", name)
+    if found is None:
+        return [name]
+    return [found.group(1) + part for part in found.group(2).split(":")]
+
+
+def _width(kind: str) -> int:
+    """Returns the bytes of an element: `bf16` has 2, `pred` 1, those of fewer than 8 bits are stored in a byte."""
+    bits = re.match(r"[a-z]+(\d+)", kind)
+    return max(int(bits.group(1)) // 8, 1) if bits else 1
+
+
+def _phase(operation: str) -> str:
+    if "/update/" in operation:
+        return "update"
+    return "backward" if "transpose(" in operation else "forward"
+
+
+def _axis(rest: str, axes: Mapping[str, int]) -> str:
+    """Returns the axes over whose devices a collective runs, joined by `+`; empty where each device is alone."""
+    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", rest)
+    if pairs:
+        return _moved_along([[int(n) for n in pair] for pair in re.findall(r"(\d+),(\d+)", pairs.group(0))], axes)
+    groups = _groups(rest, math.prod(axes.values()))
+    for names, expected in device_groups(axes).items():
+        if {frozenset(group) for group in groups} == expected:
+            return "+".join(names)
+    raise EngineError(f"a collective runs over devices {groups}, which are those of no axes of the mesh")
+
+
+def _groups(rest: str, devices: int) -> list[list[int]]:
+    """Returns the devices of each group, of the three forms that XLA prints them in."""
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? *\{([^}]*)\}", rest)
+    if mesh:
+        return _mesh_groups(mesh.group(1), mesh.group(2) or "", mesh.group(3))
+    tiled = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", rest)
+    if tiled:
+        ids = _permuted(tiled.group(2)).reshape([int(n) for n in tiled.group(1).split(",")])
+        return [[int(n) for n in row] for row in ids]
+    listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", rest)
+    if listed:
+        rows = [[int(n) for n in row.split(",") if n] for row in re.findall(r"\{([\d,]*)\}", listed.group(1))]
+        return rows or [list(range(devices))]
+    raise EngineError(f"replica groups in an unknown form: {rest[:200]}")
+
+
+def _permuted(text: str) -> Any:
+    """Reads the device numbers of `[2,4]T(1,0)`, which counts up to 8 in two dims and swaps these."""
+    found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if found is None:
+        raise EngineError(f"device numbers in an unknown form: {text[:200]}")
+    shape = [int(n) for n in found.group(1).split(",")]
+    ids = np.arange(math.prod(shape)).reshape(shape)
+    return (ids.transpose([int(n) for n in found.group(2).split(",")]) if found.group(2) else ids).reshape(-1)
+
+
+def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
+    """Reads `'axis_0'=2,'axis_1'=4` and `'axis_0'`; `'axis_1':(1)2` is the first factor of 2 of an axis."""
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", shape)}
+    cuts: dict[str, list[int]] = {name: [1, size] for name, size in sizes.items()}
+    wanted: list[tuple[str, int, int]] = []
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
+        start, stop = (int(before), int(before) * int(size)) if before else (1, sizes[name])
+        cuts[name] = sorted({*cuts[name], start, stop})
+        wanted.append((name, start, stop))
+    factors = [(name, a, b) for name, points in cuts.items() for a, b in itertools.pairwise(points)]
+    ids = _permuted(order or f"[{math.prod(sizes.values())}]").reshape([b // a for _, a, b in factors])
+    inner = [i for i, (name, a, b) in enumerate(factors) if any(n == name and s <= a and b <= e for n, s, e in wanted)]
+    outer = [i for i in range(len(factors)) if i not in inner]
+    width = math.prod(ids.shape[i] for i in inner)
+    return [[int(n) for n in row] for row in ids.transpose(outer + inner).reshape(-1, width)]
+
+
+def _moved_along(pairs: Sequence[Sequence[int]], axes: Mapping[str, int]) -> str:
+    """Returns the axes along which a permute moves data."""
+    sizes = tuple(axes.values())
+    moved = set()
+    for source, target in pairs:
+        places = zip(axes, np.unravel_index(source, sizes), np.unravel_index(target, sizes), strict=True)
+        moved |= {name for name, a, b in places if a != b}
+    return "+".join(name for name in axes if name in moved)
+
+
+def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], set[frozenset[int]]]:
+    """Returns, for every choice of axes, the groups of devices that differ in those axes only.
+
+    Args:
+      axes: mesh axis to size; devices are numbered row-major.
+    """
+    real = [name for name, size in axes.items() if size > 1]
+    ids = np.arange(math.prod(axes.values())).reshape([axes[name] for name in real])
+    found = {}
+    for count in range(len(real) + 1):
+        for chosen in itertools.combinations(range(len(real)), count):
+            outer = [i for i in range(len(real)) if i not in chosen]
+            width = math.prod(ids.shape[i] for i in chosen)
+            rows = ids.transpose([*outer, *chosen]).reshape(-1, width)
+            found[tuple(real[i] for i in chosen)] = {frozenset(int(n) for n in row) for row in rows}
+    return found
+
+
+class _Origins:
+    """Finds the variable or layer that a collective serves, by its operation's scopes and its shape."""
+
+    def __init__(
+        self,
+        placements: Mapping[str, Placement],
+        layers: Collection[str],
+        trained: Collection[str],
+        axes: Mapping[str, int],
+        data_axes: Collection[str],
+    ) -> None:
+        self._trained = set(trained)
+        self._placements, self._axes, self._data_axes = placements, axes, set(data_axes)
+        self._layers: dict[str, list[str]] = {layer: [] for layer in layers}
+        for path in placements:
+            self._layers.setdefault(path.rpartition("/")[0], []).append(path)
+        self._claimed: set[tuple[str, str, str, str]] = set()
+
+    def of(self, tensor: _Tensor, kind: str, phase: str, axis: str) -> str:
+        """Returns a canonical path, or nothing where the name tells none."""
+        scopes = re.sub(r"transpose\(|jvp\(|\)", "", tensor.operation).replace(".", "/")
+        inside = [layer for layer in self._layers if f"/{layer}/" in f"/{scopes}/"]
+        if phase == "update" or not inside:
+            return ""
+        layer = max(inside, key=len)
+        gathers = kind == "all_gather"
+        sums = phase == "backward" and bool(self._data_axes & set(axis.split("+")))
+        return (self._variable(layer, tensor, kind, phase, axis) if gathers or sums else None) or layer
+
+    def _variable(self, layer: str, tensor: _Tensor, kind: str, phase: str, axis: str) -> str | None:
+        """Returns the layer's variable of the tensor's shape, transposed or not, else of as many elements."""
+        known = [path for path in self._layers[layer] if kind == "all_gather" or path in self._trained]
+        shapes = {path: self._shapes(path, axis.split("+")) for path in known}
+        fits = [path for path in known if sorted(tensor.shape) in shapes[path]]
+        fits = fits or [path for path in known if math.prod(tensor.shape) in map(math.prod, shapes[path])]
+        for path in fits:
+            if (kind, phase, axis, path) not in self._claimed:
+                self._claimed.add((kind, phase, axis, path))
+                return path
+        return None
+
+    def _shapes(self, path: str, used: Sequence[str]) -> list[list[int]]:
+        """Returns a device's shard, as it is and with the collective's axes put together, dims sorted."""
+        placement = self._placements[path]
+        whole = tuple(None if axis in used else axis for axis in placement.spec)
+        shards = [placement, Placement(path, placement.shape, whole, None)]
+        return [sorted(each.shard_shape(self._axes)) for each in shards]

@@ -1,0 +1,1 @@
+"""The machine: folders, locks, signals, logs."""

@@ -1,0 +1,79 @@
+"""`resume=<run id|latest>`, `branch=...` and `run=...` on the command line.
+
+Imports neither NumPy nor what reads checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.errors import ConfigError, refuse
+from runner.config.schema import CheckpointConfig
+from runner.host.paths import outputs_dir
+
+KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
+_FOLDER = "trainer.checkpoint.folder"
+_MULTIRUN = ("-m", "--multirun")
+
+
+def folder_of(config: CheckpointConfig) -> Path:
+    """Returns where runs keep their checkpoints."""
+    return Path(config.folder).expanduser().absolute() if config.folder else outputs_dir() / "checkpoints"
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Returns the command line with what the run that it names was started with.
+
+    A key that is typed again wins over the recorded one, and a group's option over recorded keys of that group.
+
+    Args:
+      arguments: as typed, without the program.
+
+    Raises:
+      ConfigError: there is no such run, it can't be used so, or its record sets what a record may not set.
+    """
+    given = {key: value for key in KEYS if (value := _value(arguments, key))}
+    if not given:
+        return list(arguments)
+    if len(given) > 1:
+        raise ConfigError(
+            f"{' and '.join(given)} are refused together: resume trains on, branch does so as a new run, and "
+            "run is for evaluate and export; leave out all but one"
+        )
+    key, wanted = next(iter(given.items()))
+    if any(argument in _MULTIRUN for argument in arguments):
+        raise refuse(key, wanted, allowed="one run, not a multirun", mend="drop -m, or set sweep.resume for a sweep")
+    from runner.training.checkpoint import runs, signature
+    from runner.training.checkpoint.recorded import Record
+
+    root = folder_of(CheckpointConfig(folder=_value(arguments, _FOLDER) or None))
+    found, step = runs.find(key, wanted, root)
+    typed = [argument for argument in arguments if key_of(argument) != key]
+    keys = [key_of(argument) for argument in typed]
+    record = Record(key, str(found.folder), signature.is_own(found.run, found.record))
+    recorded = record.checked(without(found.record["overrides"], keys))
+    reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
+    return [*recorded, *typed, f"{key}='{reference}'"]
+
+
+def without(recorded: object, keys: Sequence[str]) -> object:
+    """Returns recorded overrides without those of keys that are typed again, and without keys under those."""
+    if not isinstance(recorded, list):
+        return recorded
+    return [
+        one
+        for one in recorded
+        if not any(key_of(str(one)) == key or key_of(str(one)).startswith(f"{key}.") for key in keys)
+    ]
+
+
+def key_of(argument: str) -> str:
+    """Returns the key of an override; the argument itself where it is none."""
+    return argument.lstrip("+~").partition("=")[0]
+
+
+def _value(arguments: Sequence[str], key: str) -> str:
+    """Returns the last value given to a key; empty where there is none, or null."""
+    values = [argument.partition("=")[2].strip("'\"") for argument in arguments if key_of(argument) == key]
+    return "" if not values or values[-1] == "null" else values[-1]

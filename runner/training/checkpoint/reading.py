@@ -1,0 +1,132 @@
+"""A checkpoint that is read: nothing of it is taken before all of it is found to be as it was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.engine.base import Array
+from runner.training.checkpoint import files, manifest
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.manifest import Manifest, Tensor
+from runner.training.checkpoint.typed import MisfitError
+
+REPLACED = ".replaced"  # behind the name of a checkpoint whose successor, of the same step, is put in its place
+
+
+def folder_name(step: int) -> str:
+    """Returns the name of a checkpoint's folder."""
+    return f"step-{step:09d}"
+
+
+class Checkpoint(Mapping[str, Array]):
+    """A checkpoint that was read and found whole: canonical path to array, each put together when it is asked for.
+
+    Attributes:
+      step: training steps done.
+      about: run, config, seed, versions, time and last metrics; plain values.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Opens and checks a checkpoint.
+
+        Raises:
+          DamagedError: a file is missing, its bytes have changed, or the manifest is not true of it.
+          ConfigError: a format that this version does not know.
+        """
+        self.folder = folder
+        found = read_manifest(folder)
+        for name, wanted in found.files.items():
+            _check_size(folder / name, wanted.bytes)
+        tensors = {name: _tensors(folder / name) for name in found.files}
+        try:
+            manifest.check_tensors(found, {name: those for name, those in tensors.items() if name != manifest.HISTORY})
+        except MisfitError as error:
+            raise DamagedError(f"{folder} is not as it was written: {error}") from error
+        for name, wanted in found.files.items():
+            if files.digest(folder / name) != wanted.sha256:
+                raise DamagedError(f"{folder / name} is not as it was written: its SHA-256 differs")
+        self.step, self.about = found.step, found.about
+        self._arrays = dict(found.arrays)
+
+    def __getitem__(self, path: str) -> Array:
+        return self.read(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        """Returns the shape of a whole array, without reading it."""
+        return self._arrays[path].shape
+
+    def read(self, path: str) -> Array:
+        """Returns a whole array.
+
+        Raises:
+          DamagedError: its file has gone, or changed, since the checkpoint was opened.
+        """
+        entry = self._arrays[path]
+        array: Array = np.empty(entry.shape, entry.dtype)
+        for piece in entry.pieces:
+            with _safetensors(self.folder / piece.file) as file:
+                part = file.get_tensor(piece.key)
+            index = tuple(slice(start, start + size) for start, size in zip(piece.start, part.shape, strict=True))
+            array[index] = part
+        return array
+
+    def history(self) -> dict[str, Array]:
+        """Returns the metrics so far, as they were given to `write`.
+
+        Raises:
+          DamagedError: as `read`.
+        """
+        with _safetensors(self.folder / manifest.HISTORY) as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Returns what a checkpoint says of itself, which its folder's name must agree with; see `manifest.read`.
+
+    Raises:
+      DamagedError: it is missing, not as it was written, or of another step.
+      ConfigError: a format that this version does not know.
+    """
+    found = manifest.read(folder)
+    if folder.name.removesuffix(REPLACED) != folder_name(found.step):
+        raise DamagedError(f"{folder} holds the checkpoint of step {found.step}")
+    return found
+
+
+@contextmanager
+def _safetensors(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file; whatever is wrong with it is a `DamagedError`."""
+    from safetensors import safe_open
+
+    with files.opened(path):
+        pass  # nothing but a regular file is given to a library
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except Exception as error:
+        raise DamagedError(f"{path} can't be read: {error}") from error
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    with _safetensors(path) as file:
+        slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        return {key: Tensor(str(one.get_dtype()), tuple(one.get_shape())) for key, one in slices.items()}
+
+
+def _check_size(path: Path, wanted: int) -> None:
+    with files.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size != wanted:
+        raise DamagedError(f"{path} has {size:,} bytes, {wanted:,} were written")

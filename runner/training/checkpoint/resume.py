@@ -1,0 +1,79 @@
+"""Whether a run can go on from a checkpoint, and what it takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.config.convert import flatten
+from runner.config.errors import ConfigError, refuse
+from runner.engine.base import Engine
+from runner.training.checkpoint.storage import Checkpoint
+
+# What decides which examples a step sees: a run that goes on must see those that it has not seen.
+_ORDER = (
+    "dataset.name",
+    "dataset.train",
+    "dataset.batch_size",
+    "dataset.shuffle",
+    "dataset.remainder",
+    "dataset.image_size",
+    "trainer.seed",
+    "trainer.steps_per_epoch",
+    "trainer.limit_train_batches",
+    "trainer.overfit_batches",
+)
+
+
+def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
+    """Checks that a config goes on with the same examples in the same order.
+
+    Args:
+      checkpoint: where the run stopped.
+      content: the resolved config.
+
+    Raises:
+      ConfigError: names the key that differs.
+    """
+    before, now = dict(flatten(checkpoint.about["config"])), dict(flatten(content))
+    for key in _ORDER:
+        if before.get(key) != now.get(key):
+            raise refuse(
+                key,
+                now.get(key),
+                allowed=f"the run has seen its examples with {key}={_plain(before.get(key))}, and goes on with that",
+                mend="leave the key out, or start a new run",
+            )
+
+
+def _plain(value: object) -> object:
+    return "null" if value is None else value
+
+
+def load(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Puts a checkpoint's arrays into an engine, under its own mesh and layout.
+
+    Args:
+      engine: built.
+      checkpoint: of any mesh, layout and engine.
+
+    Raises:
+      ConfigError: of another model or optimizer; names the first variable that differs.
+    """
+    own = engine.variables()
+    # A variable of the model's first: what else a state holds goes with these.
+    only = sorted(set(own) ^ set(checkpoint), key=lambda path: (path.startswith(("optimizer/", "ema/")), path))
+    if only:
+        where = "the checkpoint lacks" if only[0] in own else "this config has no"
+        what = {"optimizer": "optimizer", "ema": "optimizer.ema"}.get(only[0].split("/")[0], "model")
+        raise ConfigError(
+            f"checkpoint {checkpoint.folder} is refused: it is of another {what}, {where} {only[0]}; "
+            f"set {what} as the run had it"
+        )
+    for path, info in own.items():
+        if checkpoint.shape(path) != info.shape:
+            raise ConfigError(
+                f"checkpoint {checkpoint.folder} is refused: it is of another model, {path} has shape "
+                f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
+            )
+    engine.load_state(checkpoint)

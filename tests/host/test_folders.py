@@ -1,0 +1,149 @@
+"""Folders: what is not ours is neither written over nor removed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.host import folders
+
+ROOT = Path(__file__).resolve().parents[2]
+REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removedirs", "truncate", "ftruncate")
+
+# Every file that removes or moves files, and why that can't hit what is not ours.
+ALLOWED = {
+    "runner/training/checkpoint": "checkpoints and records in a run's own folder",
+    "runner/data/cache.py": "publishes a folder that it made, in the place that it has made free by `folders`",
+    "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",
+    "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
+    "runner/host/lock.py": "a file that is empty or holds a process id",
+    "runner/host/outputs.py": "a file that it has just made, and that the disk did not take",
+    "runner/sweep/member.py": "parent.json in the sweep's claimed folder",
+    "runner/sweep/state.py": "parent.json and an earlier job's outcome, in claimed folders",
+    "runner/tracking/unsent.py": "a file of unsent records, whose form has been checked, when all are stored",
+}
+
+
+def tree(folder: Path) -> dict[str, str | None]:
+    return {str(one.relative_to(folder)): one.read_text() if one.is_file() else None for one in folder.rglob("*")}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "config.yaml").write_text("precious")
+    (folder / "inner" / "runner.log").write_text("precious")
+    return folder
+
+
+def test_a_claim_makes_the_folder_and_takes_back_no_more_than_it_made(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    claim = folders.claim("hydra.run.dir", tmp_path / "a" / "b" / "c")
+    (claim.folder / "runner.log").touch()
+    (claim.folder / ".hydra").mkdir()
+    (claim.folder / ".hydra" / "config.yaml").touch()
+    claim.withdraw(["runner.log", ".hydra/config.yaml", ".hydra/hydra.yaml"])
+    assert tree(tmp_path) == {"a": None}
+
+
+def test_what_came_into_the_folder_besides_stays(tmp_path: Path) -> None:
+    claim = folders.claim("hydra.run.dir", tmp_path / "run")
+    (claim.folder / "notes.txt").write_text("mine")
+    claim.withdraw(["runner.log"])
+    assert tree(tmp_path) == {"run": None, "run/notes.txt": "mine"}
+
+
+def test_an_empty_folder_of_the_user_stays_empty(tmp_path: Path) -> None:
+    folders.claim("hydra.run.dir", tmp_path).withdraw(["runner.log"])
+    assert tmp_path.is_dir()
+    assert tree(tmp_path) == {}
+
+
+def test_an_earlier_runs_folder_is_taken_and_kept(tmp_path: Path) -> None:
+    folders.claim("hydra.run.dir", tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text("of that run")
+    again = folders.claim("hydra.run.dir", tmp_path / "run")
+    again.withdraw(["config.yaml"])
+    assert (tmp_path / "run" / "config.yaml").read_text() == "of that run"
+
+
+def test_a_folder_with_something_else_is_refused_and_stays_as_it_is(data: Path, tmp_path: Path) -> None:
+    before = tree(data)
+    (tmp_path / "link").symlink_to(data)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for path in (data, tmp_path / "link", data / "config.yaml", data / "config.yaml" / "below", tmp_path / "gone"):
+        with pytest.raises(ConfigError, match=r"hydra\.run\.dir=.* is refused: a folder"):
+            folders.claim("hydra.run.dir", path)
+    assert tree(data) == before
+
+
+def test_removing_by_name_leaves_other_files_and_follows_no_link(data: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "sub").mkdir(parents=True)
+    (own / "sub" / "a").touch()
+    (own / "sub" / "b").touch()
+    (own / "link").symlink_to(data / "config.yaml")
+    folders.remove_files(own, ["sub/a", "link", "missing", "missing/too"])
+    assert tree(own) == {"sub": None, "sub/b": ""}
+    assert (data / "config.yaml").read_text() == "precious"
+
+
+def run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("runner", ["hydra.run.dir={data}", "trainer.epochs=0"]),
+        ("runner", ["hydra.run.dir=.", "trainer.epochs=0"]),
+        ("runner", ["hydra.run.dir=.", "tracking=none"]),
+        ("runner.plan", ["hydra.run.dir={data}", "mesh.axes.batch=16"]),
+        ("runner.plan", ["hydra.run.dir=.", "hydra.output_subdir=null"]),
+        ("runner", ["hydra.run.dir={data}/../new", "hydra.output_subdir=../data", "trainer.epochs=0"]),
+        ("runner", ["-m", "hydra.sweep.dir=.", "trainer.seed=1,2", "tracking=none"]),
+        ("runner.plan", ["-m", "hydra.sweep.dir={data}", "mesh=single,batch2"]),
+    ],
+)
+def test_a_command_in_a_users_folder_leaves_it_as_it_is(module: str, arguments: list[str], data: Path) -> None:
+    before = tree(data.parent)
+    done = run(data, module, *(one.format(data=data) for one in arguments))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert tree(data.parent) == before
+
+
+def test_every_place_that_removes_files_is_known() -> None:
+    found = set()
+    for folder in ("runner", "hydra_plugins"):
+        for path in (ROOT / folder).rglob("*.py"):
+            calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            if any(_removes(call) for call in calls):
+                name = path.relative_to(ROOT).as_posix()
+                found.add("runner/training/checkpoint" if name.startswith("runner/training/checkpoint/") else name)
+    assert found == set(ALLOWED), "say of a new one why it can't hit what is not ours"
+
+
+def _removes(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in REMOVING:
+        return False
+    if call.func.attr == "replace":  # a path's takes one place; a text's two, and a dataclass's keywords
+        return len(call.args) == 1 and not call.keywords
+    return call.func.attr != "remove" or ast.unparse(call.func.value) == "os"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.host.lock import HeldError, locked, locked_at_once
+from tests.data.conftest import python
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from runner.host.lock import locked
+with locked(Path(sys.argv[1]), lambda text: print(text, flush=True), 'mnist'):
+    print('held', flush=True)
+    time.sleep(float(sys.argv[2]))
+    print('left', flush=True)
+"""
+
+
+def _started(process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdout is not None
+    text = process.stdout.readline().strip()
+    assert line in text
+    return text
+
+
+def test_a_second_process_says_once_whom_it_waits_for_and_then_gets_the_lock(tmp_path: Path) -> None:
+    first = python(HOLD, str(tmp_path / "lock"), "1.5")
+    _started(first, "held")
+    second = python(HOLD, str(tmp_path / "lock"), "0")
+    assert str(first.pid) in _started(second, "waiting for process")
+    assert first.poll() is None
+    assert second.communicate(timeout=20)[0].splitlines() == ["held", "left"]
+    assert first.communicate(timeout=20)[0].splitlines() == ["left"]
+
+
+def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+    first = python(HOLD, str(tmp_path / "lock"), "600")
+    _started(first, "held")
+    first.kill()
+    first.wait(10)
+    said: list[str] = []
+    with locked(tmp_path / "lock", said.append, "mnist"):
+        assert said == []
+
+
+def test_the_lock_is_free_after_an_exception(tmp_path: Path) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        try:
+            with locked(tmp_path / "lock", said.append, "mnist"):
+                raise KeyError
+        except KeyError:
+            pass
+    assert said == []
+
+
+HOLD_AT_ONCE = HOLD.replace("import locked", "import locked_at_once as locked")
+
+
+def test_what_may_not_wait_is_told_who_has_the_lock(tmp_path: Path) -> None:
+    first = python(HOLD_AT_ONCE, str(tmp_path / "lock"), "600")
+    _started(first, "held")
+    with pytest.raises(HeldError) as refused, locked_at_once(tmp_path / "lock"):
+        pytest.fail("two hold it")
+    assert refused.value.holder == str(first.pid)
+    first.kill()
+    first.wait(10)
+    for _ in range(2):
+        with locked_at_once(tmp_path / "lock"):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_what_is_no_lock_file_is_left_as_it_is(tmp_path: Path, kind: str) -> None:
+    thesis, lock = tmp_path / "thesis.txt", tmp_path / "lock"
+    thesis.write_text("of the user")
+    if kind == "link":
+        lock.symlink_to(thesis)
+    elif kind == "fifo":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    with pytest.raises(OSError, match="lock"), locked_at_once(lock):
+        pytest.fail("it is no lock")
+    assert thesis.read_text() == "of the user"

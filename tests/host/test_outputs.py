@@ -1,0 +1,107 @@
+"""A disk that can't be written costs a run a line, or refuses it before it begins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.config.refusals import one_line
+from runner.host import outputs
+from runner.host.logs import LogFile, quiet_native_log
+from runner.sweep import member
+from runner.sweep.member import Membership
+from runner.sweep.process import LOG_FILE, Command, JobProcess
+
+FULL = Path("/dev/full")
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+
+
+def test_a_file_that_can_not_be_written_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with outputs.spared("curves.png"):
+        FULL.write_text("x" * 100_000)
+    assert capsys.readouterr().err == (
+        "warning: curves.png is not written (No space left on device); the run goes on without it\n"
+    )
+
+
+def test_a_folder_that_can_not_be_written_refuses_the_run() -> None:
+    refused = r"^hydra.run.dir=/x is refused: .*No space left.*hydra.run.dir=<another"
+    with pytest.raises(ConfigError, match=refused), outputs.required(Path("/x")):
+        FULL.write_text("x")
+
+
+def test_hydras_own_failure_to_make_the_folder_is_refused_alike(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as error:  # noqa: PT011 - which one differs between systems
+        (tmp_path / "file" / "run").mkdir(parents=True)
+    assert one_line(error.value).startswith(f"hydra.run.dir={tmp_path}/file/run is refused: ")
+    wrapped = ValueError("Unable to configure handler 'file'")
+    wrapped.__cause__ = PermissionError(13, "Permission denied", "/y/runner.log")
+    assert one_line(wrapped).startswith("hydra.run.dir=/y/runner.log is refused: ")
+    assert one_line(ValueError("something else")) == "something else"
+
+
+def test_a_full_disk_under_the_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runner.log").symlink_to(FULL)
+    handler = LogFile(tmp_path / "runner.log")
+    for number in range(50):
+        handler.handle(logging.LogRecord("a", logging.INFO, "p", 1, "record %d", (number,), None))
+    handler.flush()
+    handler.close()
+    why = "can't be written (No space left on device); the run goes on without its log"
+    assert capsys.readouterr().err.splitlines() == [f"warning: {tmp_path / 'runner.log'} {why}"]
+
+
+def test_native_output_without_a_log_is_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet_native_log(tmp_path / "no such folder" / "runner.log"):
+        os.write(2, b"native words")
+    os.write(2, b"ours")
+    assert capfd.readouterr().err == "ours"
+
+
+def test_a_job_whose_log_can_not_be_written_runs_to_its_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / LOG_FILE).symlink_to(FULL)
+    code = "for _ in range(3000): print('x' * 100)\nprint('error: the end'); raise SystemExit(1)"
+    job = JobProcess(Command([sys.executable, "-c", code], tmp_path, prefix=None))
+    deadline = time.monotonic() + 60
+    while (outcome := job.poll()) is None:
+        assert time.monotonic() < deadline, "the job waits for a reader of its output"
+        time.sleep(0.02)
+    assert (outcome.status, outcome.note) == ("failed", "the end")
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_values_that_a_search_waits_for_are_written_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(member, "_joined", [Membership(None, 0, report="loss")])
+    path, logged = tmp_path / member.VALUES_FILE, []
+    log = member.reporting(lambda step, values: logged.append((step, dict(values))), tmp_path)
+    path.symlink_to(FULL)
+    for step in range(3):
+        log(step, {"loss": step / 2})
+    path.unlink()
+    log(3, {"loss": 1.5})
+    assert [step for step, _ in logged] == [0, 1, 2, 3]
+    assert path.read_text().count("\n") == 4
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_what_is_appended_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    outputs.append_whole(path, b"one", sync=True)
+    outputs.append_whole(path, b"two")
+
+    def failing(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        outputs.append_whole(path, b"three", sync=True)
+    assert path.read_bytes() == b"onetwo"

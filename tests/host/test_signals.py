@@ -1,0 +1,170 @@
+"""A signal ends a command with its code from the first line to the last, with a line and no traceback."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.config.errors import Interrupted
+from runner.host.signals import SIGNALS, StopRequest, heard, interruption
+
+ROOT = Path(__file__).resolve().parents[2]
+START = "from runner.cli import entry\nimport os, sys, time\nfrom pathlib import Path\n"
+WAITING = START + "def body():\n    print('here', flush=True)\n    time.sleep(60)\n    return 0\nentry.start(body)\n"
+SWALLOWING = START + (
+    "def body():\n    try:\n        print('here', flush=True)\n        time.sleep(60)\n"
+    "    except Exception:\n        return 0\n    return 0\nentry.start(body)\n"
+)
+WRAPPING = START + (
+    "def body():\n    try:\n        print('here', flush=True)\n        time.sleep(60)\n"
+    "    except BaseException as error:\n        raise ImportError('numpy.core failed to import') from error\n"
+    "entry.start(body)\n"
+)
+DROPPING = START + (
+    "class Slow:\n    def __del__(self):\n        print('here', flush=True)\n        time.sleep(60)\n"
+    "def body():\n    Slow()\n    time.sleep(60)\n    return 0\nentry.start(body)\n"
+)
+ENDING = START + (
+    "import atexit\ndef body():\n    atexit.register(lambda: (print('here', flush=True), time.sleep(60)))\n"
+    "    return 0\nentry.start(body)\n"
+)
+SAVING = START + (
+    "from runner.host.signals import current\ndef body():\n    with current().deferring():\n"
+    "        print('here', flush=True)\n        while not current().requested:\n            time.sleep(0.01)\n"
+    "        end = time.monotonic() + 0.4\n        while time.monotonic() < end:\n            time.sleep(0.01)\n"
+    "        print('saved', flush=True)\n    current().raise_if_requested()\nentry.start(body)\n"
+)
+PRINTING = START + (
+    "from runner.host.signals import current\ndef body():\n    folder = Path(sys.argv[1])\n"
+    "    with current().deferring():\n        print('here', flush=True)\n"
+    "        while not current().requested:\n            print('a step', flush=True)\n            time.sleep(0.01)\n"
+    "        (folder / 'saved').touch()\n    print('interrupted: the state is saved', flush=True)\n"
+    "    current().raise_if_requested()\nentry.start(body)\n"
+)
+
+
+def started(text: str, *arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(  # a real start: of the handlers themselves
+        [sys.executable, "-c", text, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    return process
+
+
+def ended(process: subprocess.Popen[str], *signums: int) -> tuple[int, str, str]:
+    for signum in signums:
+        process.send_signal(signum)
+        time.sleep(0.03)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("text", [WAITING, SWALLOWING, WRAPPING, DROPPING], ids=["wait", "swallow", "wrap", "drop"])
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_a_signal_is_an_exit_code_and_a_line_whatever_becomes_of_the_exception(text: str, signum: int) -> None:
+    assert ended(started(text), signum) == (128 + signum, "", "interrupted\n")
+
+
+def test_a_signal_while_the_interpreter_is_taken_down_ends_it_with_its_code() -> None:
+    code, _, err = ended(started(ENDING), signal.SIGINT)
+    assert (code, err) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "signums",
+    [
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGINT),
+        (signal.SIGHUP, signal.SIGTERM, signal.SIGINT),
+    ],
+)
+def test_signals_that_come_together_are_the_first_one(signums: tuple[int, ...]) -> None:
+    assert ended(started(SAVING), *signums) == (128 + signums[0], "saved\n", "interrupted\n")
+
+
+def test_a_second_signal_a_while_later_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[int] = []
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with StopRequest() as stop, stop.deferring():
+        monkeypatch.setattr(signal, "signal", lambda signum, _: ends.append(signum))
+        monkeypatch.setattr(signal, "raise_signal", lambda _: None)
+        stop._note(signal.SIGINT, None)
+        now[0] += 0.05
+        stop._note(signal.SIGTERM, None)
+        assert not ends
+        now[0] += 2.0
+        stop._note(signal.SIGINT, None)
+        assert ends == [signal.SIGINT]
+        monkeypatch.undo()
+    assert stop.signum == signal.SIGINT
+
+
+def test_a_closed_terminal_ends_a_run_that_goes_on_printing_with_its_state_saved(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRINTING, str(tmp_path)],
+        cwd=ROOT,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling terminal
+    )
+    os.close(its)
+    seen = b""
+    while b"a step" not in seen:
+        seen += os.read(ours, 1000)
+    os.close(ours)
+    assert process.wait(30) == 128 + signal.SIGHUP
+    assert (tmp_path / "saved").exists()
+
+
+def test_under_nohup_a_closed_terminal_is_nothing() -> None:
+    text = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + SAVING
+    process = started(text)
+    process.send_signal(signal.SIGHUP)
+    assert ended(process, signal.SIGTERM)[0] == 128 + signal.SIGTERM
+
+
+def test_a_pipe_whose_reader_left_is_exit_code_1_without_a_word() -> None:
+    text = START + "def body():\n    while True:\n        print('here', flush=True)\nentry.start(body)\n"
+    process = started(text)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(30) == 1
+    assert process.stderr.read() == ""
+
+
+def test_no_except_exception_keeps_an_interruption() -> None:
+    assert not issubclass(Interrupted, Exception)
+    assert interruption(Interrupted(15)) == 15
+    assert interruption(ValueError("it")) is None
+
+
+def test_a_block_outside_a_command_hears_signals_of_its_own() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def work() -> None:
+        with heard() as stop:
+            with stop.deferring():
+                signal.raise_signal(signal.SIGTERM)
+            assert interruption(ValueError("what it became")) == signal.SIGTERM
+            stop.raise_if_requested()
+
+    with pytest.raises(Interrupted):
+        work()
+    assert signal.getsignal(signal.SIGTERM) == before

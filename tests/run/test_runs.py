@@ -1,0 +1,245 @@
+"""Whole runs of the real command, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forks
+from tests.stores import store_in
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ["dataset=digits", "trainer.log_model=false", "trainer.progress=lines"]
+
+
+def command(folder: Path, *overrides: str) -> tuple[list[str], dict[str, str]]:
+    """Returns the command of a run in `folder`, which holds its store and its output."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": store_in(folder)}
+    return [sys.executable, "-m", "runner", *DIGITS, f"hydra.run.dir={folder / 'run'}", *overrides], environment
+
+
+def run(folder: Path, *overrides: str, code: int = 0, library: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs to the end and checks the exit code; `library` as in `forks.Popen`."""
+    arguments, environment = command(folder, *overrides)
+    done = forks.run(arguments, library=library, cwd=folder, env=environment, timeout=300)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Returns the summary that a finished run left."""
+    return dict(json.loads((folder / "run" / "summary.json").read_text()))
+
+
+def recorded(folder: Path) -> Any:
+    """Returns the client and the only run of the folder's store."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("runner")
+    assert experiment is not None
+    (only,) = client.search_runs([experiment.experiment_id])
+    return client, only
+
+
+def steps_of(client: Any, run_id: str, metric: str) -> list[int]:
+    """Returns the steps of a metric's points in order."""
+    return [point.step for point in client.get_metric_history(run_id, metric)]
+
+
+def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path) -> None:
+    done = run(tmp_path, "mesh=batch2", "trainer.epochs=2", "trainer.log_model=true")
+    client, found = recorded(tmp_path)
+    assert found.info.status == "FINISHED"
+    assert found.data.params["dataset.batch_size"] == "64"
+    assert found.data.params["mesh.axes.batch"] == "2"
+    assert found.data.params["run.command"].startswith("python -m runner dataset=digits")
+    assert found.data.tags["runner.mesh"] == "batch2"
+    assert found.inputs.dataset_inputs[0].dataset.name.startswith("digits")
+    assert steps_of(client, found.info.run_id, "train/loss") == [10, 20, 30, 40, 44]
+    assert steps_of(client, found.info.run_id, "learning_rate") == [10, 20, 30, 40, 44]
+    assert steps_of(client, found.info.run_id, "eval/accuracy") == [22, 44]
+    assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"] > 0.85
+    assert found.data.metrics["throughput/examples_per_second"] > 0
+    artifacts = {item.path for item in client.list_artifacts(found.info.run_id)}
+    assert {"config.yaml", "curves.png", "confusion.png", "wrong.png"} <= artifacts
+    assert found.outputs.model_outputs, "the model was logged"
+    assert summary(tmp_path)["eval_examples"] == 360
+    assert found.info.run_id in done.stdout
+    assert "leaves out 29 of 1,437" in done.stdout
+
+
+def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path: Path) -> None:
+    arguments, environment = command(tmp_path, "trainer.epochs=100000", "trainer.evaluate_every=100000")
+    process = subprocess.Popen(  # a real start
+        arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("epoch 20/"):
+            break
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert "KILLED" in rest
+    ended = [line.split()[1].split("/")[0] for line in rest.splitlines() if line.startswith("epoch ")]
+    last_epoch = max([20, *map(int, ended)])
+    client, found = recorded(tmp_path)
+    assert found.info.status == "KILLED"
+    steps = steps_of(client, found.info.run_id, "train/loss")
+    assert steps[-1] >= 22 * last_epoch
+    assert steps[:-1] == list(range(10, 10 * len(steps), 10)), "a point every ten steps, then the rest"
+    assert 0 < steps[-1] - steps[-2] <= 10
+
+
+def test_a_loss_that_is_not_finite_fails_the_run_in_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "optimizer=sgd", "optimizer.learning_rate=1e30", code=1)
+    assert done.stderr.startswith("error: the loss is ")
+    assert "trainer.on_nan=stop" in done.stderr
+    assert "Traceback" not in done.stderr
+    _, found = recorded(tmp_path)
+    assert found.info.status == "FAILED"
+
+
+REREADS = """
+def build(keras, input_shape, num_classes):
+    class Counting(keras.layers.Layer):
+        def build(self, shape):
+            self.seen = self.add_weight(name="seen", shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.seen.assign(self.seen + 1.0)
+            return x + 0.0 * self.seen
+
+    layers = [keras.layers.Flatten(), Counting(name="counting"), keras.layers.Dense(num_classes, name="d1")]
+    return keras.Sequential([keras.Input(input_shape), *layers])
+"""
+
+
+def test_a_model_that_reads_what_it_wrote_is_refused_and_runs_with_the_all_reduces_separate(tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(REREADS)
+    chosen = ["mesh=batch2", "model=custom", "model._target_=my_models.build", "tracking=none", "trainer.epochs=1"]
+    done = run(tmp_path, *chosen, code=1)
+    assert done.stderr.startswith(
+        "error: engine.combine_all_reduces=true is refused: the training step reads variable"
+    )
+    assert "seen" in done.stderr
+    run(tmp_path, *chosen, "engine.combine_all_reduces=false")
+    assert summary(tmp_path)["eval_accuracy"] > 0.6, "one epoch of a linear model"
+
+
+CANARY = """
+import sys
+from runner import mesh
+from runner.engine.dtensor import canary
+from runner.engine.dtensor.environment import prepare_environment
+from runner.config.errors import EngineError
+from tests.engine import cases
+
+config = cases.config({"batch": int(sys.argv[1])})
+config.engine.combine_all_reduces = sys.argv[2] == "combined"
+prepare_environment(config)
+made = mesh.configure_dtensor(config.mesh, None)
+canary.check(made, "batch", reread=False)
+try:
+    canary.check(made, "batch", reread=True)
+except EngineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "sees"), [(2, "combined", True), (8, "combined", True), (8, "separate", False)]
+)
+def test_the_canary_sees_stale_moments_where_the_library_lies(size: int, mode: str, sees: bool) -> None:
+    command_line = [sys.executable, "-c", CANARY, str(size), mode]
+    done = forks.run(command_line, library="tensorflow", cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("the canary failed: ") == sees
+
+
+BUILDER = """
+def two_towers(keras, input_shape, num_classes, width: int = 16):
+    inputs = keras.Input(input_shape)
+    x = keras.layers.Flatten()(inputs)
+    towers = [keras.layers.Dense(width, activation=name)(x) for name in ("relu", "tanh")]
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(keras.layers.Concatenate()(towers)))
+"""
+MODELS = ["mlp", "mlp_functional", "mlp_subclassed", "mlp_explicit", "custom"]
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The results of one device: the four MLPs are one network."""
+    return {model: trained(tmp_path_factory.mktemp(model), model, "single") for model in ("mlp", "custom")}
+
+
+def trained(folder: Path, model: str, mesh: str) -> dict[str, Any]:
+    (folder / "my_models.py").write_text(BUILDER)
+    chosen = ["model._target_=my_models.two_towers", "+model.width=24"] if model == "custom" else []
+    rate = "optimizer.learning_rate=0.002"
+    run(folder, f"model={model}", *chosen, f"mesh={mesh}", "tracking=none", "trainer.epochs=2", rate)
+    return summary(folder)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_and_a_users_own_train_on_eight_devices_as_on_one(
+    tmp_path: Path, on_one_device: dict[str, dict[str, Any]], model: str
+) -> None:
+    one, eight = on_one_device["custom" if model == "custom" else "mlp"], trained(tmp_path, model, "batch8")
+    # Two epochs of float32 sums in another order; a batch seen twice or a stale moment is off by 1e-2 and more.
+    assert eight["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-4)
+    assert eight["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
+    assert eight["eval_accuracy"] == pytest.approx(one["eval_accuracy"], abs=1 / 360 + 1e-9)
+    assert eight["eval_accuracy"] > 0.7
+
+
+def test_a_model_sharded_by_rules_gives_what_the_replicated_one_gives(tmp_path: Path) -> None:
+    results = []
+    rules = "layout.rules=[{match: d1/kernel, spec: [null, model]}, {match: d1/bias, spec: [model]}]"
+    for mesh, layout in (("single", []), ("batch4_model2", [rules])):
+        run(tmp_path, f"mesh={mesh}", *layout, "tracking=none", "trainer.epochs=1")
+        results.append(summary(tmp_path)["eval_loss"])
+    assert results[1] == pytest.approx(results[0], rel=1e-4)
+
+
+def test_padding_trains_on_every_example_and_any_call_size_gives_the_same(tmp_path: Path) -> None:
+    losses = []
+    for steps_per_call in ("1", "7", "null"):
+        shape = ["dataset.remainder=pad", f"trainer.steps_per_call={steps_per_call}"]
+        run(tmp_path, *shape, "tracking=none", "trainer.epochs=1")
+        assert summary(tmp_path)["steps"] == 23, "1,437 examples in batches of 64, the last one padded"
+        losses.append((summary(tmp_path)["train_loss"], summary(tmp_path)["eval_loss"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert losses[0] == pytest.approx(losses[2], rel=1e-6)
+
+
+def test_a_sweep_runs_meshes_of_different_sizes(tmp_path: Path) -> None:
+    arguments, environment = command(tmp_path, "mesh=single,batch2", "trainer.epochs=1", "tracking=none")
+    arguments = [*arguments[:3], "-m", *arguments[3:], f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    done = forks.run(arguments, cwd=tmp_path, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    held = [json.loads(path.read_text()) for path in sorted((tmp_path / "sweep").glob("*/summary.json"))]
+    assert len(held) == 2
+    assert held[0]["eval_loss"] == pytest.approx(held[1]["eval_loss"], rel=1e-4)
+
+
+def test_a_signal_before_the_loop_ends_the_run_at_once(tmp_path: Path) -> None:
+    arguments, environment = command(tmp_path, "tracking=none")
+    process = subprocess.Popen(arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # the config tree: composed and checked
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT

@@ -1,0 +1,109 @@
+"""What `trainer` can do besides training, in whole runs of the real command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.storage import Checkpoint
+from tests import forks
+from tests.run.test_runs import command, recorded, run, steps_of, summary
+
+pytestmark = pytest.mark.slow
+
+# Powers of two, so that the product is 1 to the last bit; the second return brings it there.
+EXPLODING = [f"optimizer.learning_rate={2.0**100}", "trainer.on_nan=restore", f"trainer.nan_rate_factor={2.0**-50}"]
+PROFILED = ["trainer.profile.start=3", "trainer.profile.steps=2"]
+
+
+def last(folder: Path) -> Checkpoint:
+    """Returns the last checkpoint of the only run of a folder."""
+    (held,) = (path.parent for path in folder.glob("checkpoints/*/run.json"))
+    return Checkpoint(storage.place(held, storage.steps(held)[-1]))
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate(tmp_path: Path, engine: str) -> None:
+    chosen = ["mesh=batch2", "optimizer=sgd", f"engine={engine}"]
+    library = "jax" if engine == "jax" else "tensorflow"
+    folders = [tmp_path / name for name in ("restored", "lower")]
+    for folder in folders:
+        folder.mkdir()
+    keep = [f"trainer.checkpoint.folder={folder / 'checkpoints'}" for folder in folders]
+    run(folders[0], *chosen, *EXPLODING, *PROFILED, keep[0], "trainer.epochs=1")
+    run(folders[0], "resume=latest", keep[0], "trainer.epochs=2", library=library)
+    run(folders[1], *chosen, keep[1], "optimizer.learning_rate=1.0", "trainer.epochs=2", "tracking=none")
+    restored, lower = (last(folder) for folder in folders)
+    assert set(restored) == set(lower)
+    for path in lower:
+        np.testing.assert_array_equal(restored[path], lower[path], err_msg=path)
+    np.testing.assert_array_equal(restored.history()["train"], lower.history()["train"])
+    client, found = recorded(folders[0])
+    tags = found.data.tags
+    assert tags["runner.nan_restores"].count(" back to 0, rate x ") == 2
+    assert tags["runner.ended"] == "trained for 2 epochs"
+    assert steps_of(client, found.info.run_id, "train/loss") == [10, 20, 22, 30, 40, 44]
+    assert [point.value for point in client.get_metric_history(found.info.run_id, "learning_rate")] == [1.0] * 6
+    assert summary(folders[0])["eval_loss"] == summary(folders[1])["eval_loss"]
+    check_profile(client, found.info.run_id, tmp_path)
+
+
+SOFTMAX = """
+def build(keras, input_shape, num_classes):
+    layers = keras.layers
+    last = layers.Dense(num_classes, activation="softmax", name="shares")
+    return keras.Sequential([keras.Input(input_shape), layers.Flatten(), last])
+"""
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "soft.py").write_text(SOFTMAX)
+    short = ["trainer.epochs=1", "trainer.limit_train_batches=1", "tracking=none", "trainer.checkpoint.enabled=false"]
+    done = run(tmp_path, f"engine={engine}", *short, "model=custom", "model._target_=soft.build")
+    before = done.stdout[: done.stdout.index("epoch 1/1")]
+    assert (
+        before.count("warning: ") == before.count("warning: the model's outputs sum to 1, as those of a softmax") == 1
+    )
+
+
+def check_profile(client: object, run_id: str, folder: Path) -> None:
+    """Checks that both forms of a trace were recorded, and that the JSON holds named, timed events."""
+    from mlflow import MlflowClient
+
+    assert isinstance(client, MlflowClient)
+    place = Path(client.download_artifacts(run_id, "profile", str(folder)))
+    (space,), (trace,) = list(place.rglob("*.xplane.pb")), list(place.rglob("*.trace.json.gz"))
+    assert space.stat().st_size > 1000
+    with gzip.open(trace, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    timed = [event for event in events if event.get("ph") == "X"]
+    assert len(timed) > 10
+    assert all(event["name"] and event["dur"] >= 0 and event["ts"] >= 0 for event in timed)
+    assert {event["pid"] for event in timed} <= {event["pid"] for event in events if event.get("ph") == "M"}
+
+
+def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path: Path) -> None:
+    keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
+    early = ["trainer.early_stopping.metric=eval/accuracy", "trainer.early_stopping.patience=1"]
+    # No evaluation is better than the first by more than 1.
+    done = run(tmp_path, *early, keep, "trainer.epochs=50", "trainer.early_stopping.min_delta=1", "trainer.seed=3")
+    client, found = recorded(tmp_path)
+    assert found.data.tags["runner.ended"].startswith("early stopping: eval/accuracy was best with")
+    assert found.data.tags["runner.ended"] in done.stdout
+    assert steps_of(client, found.info.run_id, "eval/accuracy") == [22, 44]
+    assert summary(tmp_path)["steps"] == 44
+    points = client.get_metric_history(found.info.run_id, "eval/accuracy")
+    values = {point.step: point.value for point in points}
+    assert summary(tmp_path)["eval_accuracy"] == values[summary(tmp_path)["taken_step"]] == max(values.values())
+    arguments, environment = command(tmp_path, "resume=latest", keep)
+    refused = forks.run(arguments, cwd=tmp_path, env=environment, timeout=120)
+    assert refused.returncode == 2, refused.stderr
+    assert "the run has ended by early stopping" in refused.stderr
+    assert os.linesep not in refused.stderr.strip()

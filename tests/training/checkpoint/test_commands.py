@@ -1,0 +1,73 @@
+"""Whole runs of the real command: one that can't save, one that goes back, and one that branches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.training.checkpoint import lineage, storage
+from runner.training.checkpoint.storage import Checkpoint
+from tests import forks
+from tests.run.test_runs import command, recorded, run, summary
+
+pytestmark = pytest.mark.slow
+
+FULL = """
+from runner.training.checkpoint import storage
+
+write = storage.write
+
+def full(folder, content):
+    if content.step > 22:
+        raise OSError(28, "No space left on device")
+    return write(folder, content)
+
+storage.write = full
+from runner.__main__ import main
+main()
+"""
+
+
+def test_a_run_whose_last_state_is_not_saved_fails_and_is_recorded_all_the_same(tmp_path: Path) -> None:
+    keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
+    arguments, environment = command(tmp_path, "engine=jax", "mesh=single", "trainer.epochs=2", keep)
+    arguments = [sys.executable, "-c", FULL, *arguments[3:]]
+    done = forks.run(arguments, library="jax", cwd=tmp_path, env=environment, timeout=300)
+    assert done.returncode == 1, done.stderr[-2000:]
+    client, found = recorded(tmp_path)
+    assert found.info.status == "FAILED"
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: the state of step 44 is not saved ([Errno 28] No space left on device); make room")
+    assert last.endswith(f"resume={tmp_path / 'checkpoints' / found.info.run_id} goes on from step 22")
+    assert found.data.tags["runner.ended"] == found.data.tags["runner.unsaved"] == last.removeprefix("error: ")
+    assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"]
+    assert "summary.json" in {item.path for item in client.list_artifacts(found.info.run_id)}
+    run(tmp_path, f"resume={tmp_path / 'checkpoints' / found.info.run_id}", library="jax")
+    assert recorded(tmp_path)[1].info.status == "FINISHED"
+
+
+def test_a_branch_is_a_new_run_and_going_back_replaces_as_it_goes(tmp_path: Path) -> None:
+    keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
+    shape = ["engine=jax", "mesh=single", "trainer.epochs=2", "trainer.checkpoint.every_steps=11"]
+    shape += ["trainer.checkpoint.keep=9", "tracking=none"]
+    run(tmp_path, *shape, keep, f"hydra.run.dir={tmp_path / 'first'}")
+    origin = tmp_path / "checkpoints" / "first"
+    before = {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()}
+    other = [keep, "optimizer.learning_rate=0.0005"]
+    done = run(tmp_path, "branch=first@22", *other, f"hydra.run.dir={tmp_path / 'second'}", library="jax")
+    assert "branch=first@22: a new run begins with that state; run first stays as it is" in done.stdout
+    assert {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()} == before
+    branch = tmp_path / "checkpoints" / "second"
+    assert storage.steps(branch) == [22, 33, 44]
+    done = run(tmp_path, "resume=first@22", *other, library="jax")
+    assert "resume=first@22: checkpoints of steps 33, 44" in done.stdout
+    assert lineage.live(storage.lineages(origin)) == storage.steps(origin) == [11, 22, 33, 44]
+    for step in (22, 33, 44):
+        one, two = (Checkpoint(storage.place(place, step)) for place in (branch, origin))
+        for path in one:
+            np.testing.assert_array_equal(one[path], two[path])
+    assert json.loads((branch / "run.json").read_text())["overrides"][-1] == "optimizer.learning_rate=0.0005"

@@ -1,0 +1,320 @@
+"""A recorded command line sets keys of a run and nothing else, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from runner.config.errors import ConfigError
+from runner.config.refusals import key_paths
+from runner.config.schema import RunConfig
+from runner.training.checkpoint import arguments, runs, signature, storage
+from runner.training.checkpoint.recorded import Record, _is_known
+from tests.training.checkpoint.test_storage import content
+
+ROOT = Path(__file__).parents[3]
+
+USUAL = [
+    "experiment=core_tutorial",
+    "mesh=batch8",
+    "++mesh.axes.batch=4",
+    "~mesh.axes",
+    "+mesh.axes={batch: 2, model: 4}",
+    "layout=null",
+    "layout.rules=[{match: 'd1/kernel', spec: [null, model], optional: true}]",
+    "+layout.inputs.image=[batch,null,null,null]",
+    "model._target_=runner.model.mlp.sequential",
+    "model.hidden=[64,64]",
+    "+model.more={a: {b: [1, 2]}}",
+    "optimizer=sgd",
+    "optimizer.schedule.boundaries=[5,10]",
+    "dataset.train='train[:5000]'",
+    "dataset.image_size=[8,8]",
+    "trainer.checkpoint.every_minutes=null",
+    "+tracking.tags.note='a, b = c'",
+    "tracking.run_name=x",
+    "plan.gflops=100",
+    "sweep.metric=eval/loss",
+]
+CODE = "joblib.load"
+EVIL = [
+    f"+hydra.callbacks.x={{_target_: {CODE}, filename: x}}",
+    f"++hydra.callbacks.sweep._target_={CODE}",
+    "hydra.run.dir=/tmp/elsewhere",
+    "hydra.searchpath=[file:///tmp]",
+    "hydra/launcher=basic",
+    "+hydra/callbacks=x",
+    "hydra={}",
+    "~hydra.callbacks",
+    "model@hydra.callbacks.x=evil",
+    "+tracking@hydra.callbacks.x=mlflow",
+    f"+model.x={{_target_: {CODE}}}",
+    f"+model.x=[[{{a: {{_target_: {CODE}}}}}]]",
+    f"+model.x._target_={CODE}",
+    f"+dataset._target_={CODE}",
+    f"++dataset={{_target_: {CODE}}}",
+    f"+tracking.tags={{_target_: {CODE}}}",
+    "mesh=../../etc/passwd",
+    "mesh=/etc/passwd",
+    "model=[../x]",
+    "experiment/x=y",
+    "experiment.x=y",
+    "trainer.epoch=5",
+    "+nosuch=5",
+    "trainer.epochs.x=5",
+    "resume=/tmp/other",
+    "branch=/tmp/other",
+    "run=latest",
+    "-m",
+    "--config-dir=/tmp",
+    "--config-dir",
+    "--experimental-rerun=x.pickle",
+    "trainer.epochs",
+    "trainer.epochs=5\nhydra.run.dir=x",
+    "",
+]
+ELSEWHERE = [
+    "model._target_=evil.build",
+    "+model={_target_: evil.build}",
+    "model._target_=runner.cli.app.run_command",
+    "model._target_=${oc.env:HOME}",
+    "tracking.uri=http://evil",
+    "++tracking={uri: 'http://evil'}",
+    "dataset.data_dir=/tmp/evil",
+    "export.folder=/tmp/evil",
+    "+tracking.tags.x=${oc.env:HOME}",
+    "+model.x=[{a: '${oc.create:x}'}]",
+]
+
+
+def checked(overrides: object, *, own: bool = False, key: str = "run") -> list[str]:
+    return Record(key, "/shared/run", own).checked(overrides)
+
+
+def test_what_a_run_records_is_taken_over_whoever_recorded_it() -> None:
+    assert checked(USUAL) == USUAL
+    assert checked(USUAL, own=True) == USUAL
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("override", EVIL)
+def test_what_no_run_needs_is_refused_in_one_line_that_names_it(override: str, own: bool) -> None:
+    with pytest.raises(ConfigError) as error:
+        checked([*USUAL, override], own=own)
+    assert str(error.value).startswith(f"run=/shared/run is refused: its recorded {override[:120]!r} ")
+    assert len(str(error.value).splitlines()) == 1
+    assert "a record may set engine, mesh, layout, model" in str(error.value)
+
+
+@pytest.mark.parametrize("override", ELSEWHERE)
+def test_code_and_places_are_taken_over_from_this_projects_own_records_only(override: str) -> None:
+    assert checked([override], own=True) == [override]
+    with pytest.raises(ConfigError) as error:
+        checked([override])
+    assert repr(override) in str(error.value)
+    assert "type " in str(error.value)
+
+
+def test_a_foreign_records_folder_of_checkpoints_is_left_out() -> None:
+    override = "trainer.checkpoint.folder=/tmp/other"
+    assert checked([override, "mesh=single"]) == ["mesh=single"]
+    assert checked([override], own=True) == [override]
+
+
+@pytest.mark.parametrize("overrides", [None, "mesh=single", {"mesh": "single"}, [1], [["mesh=single"]]])
+def test_what_is_no_list_of_overrides_is_refused(overrides: object) -> None:
+    with pytest.raises(ConfigError, match="is no list of overrides"):
+        checked(overrides)
+
+
+def test_every_key_of_the_schema_may_be_recorded() -> None:
+    for key in key_paths(OmegaConf.structured(RunConfig)):
+        assert _is_known(key.split(".")) == (key not in ("resume", "branch", "run")), key
+
+
+@given(st.sampled_from(["", "+", "++", "~"]), st.sampled_from(["hydra.", "hydra/", "hydra@", "x@hydra."]), st.text())
+def test_nothing_of_hydra_is_ever_taken_over(prefix: str, key: str, rest: str) -> None:
+    for own in (False, True):
+        with pytest.raises(ConfigError):
+            checked([f"{prefix}{key}{rest}"], own=own)
+
+
+SWEEP = [
+    "mesh=single,batch2",
+    "model=glob(mlp*)",
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.n_trials=5",
+    "hydra/launcher=processes",
+    "hydra.launcher.max_parallel=2",
+    "optimizer.learning_rate=tag(log,interval(1e-4,1e-1))",
+]
+
+
+def test_a_sweep_records_what_it_runs_over_and_how() -> None:
+    assert checked(SWEEP, key="sweep.resume") == SWEEP
+    own = [
+        *SWEEP,
+        "--config-dir",
+        "/mine",
+        "--config-dir=/mine",
+        "hydra.sweep.dir=/mine",
+        "model._target_=my.build,b.c",
+    ]
+    assert checked(own, own=True, key="sweep.resume") == own
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "--config-dir=/evil",
+        "hydra.sweep.dir=/evil",
+        "hydra.sweeper.storage=http://evil",
+        "hydra/launcher=../evil",
+        "hydra.launcher.parameters.setup=[rm]",
+        "hydra.launcher._target_=evil.x",
+        "model._target_=runner.model.mlp.sequential,evil.build",
+        "mesh=batch2,../x",
+        "mesh=glob(../../*)",
+        "hydra.sweeper.study=${oc.env:HOME}",
+    ],
+)
+def test_a_sweep_that_this_project_did_not_record_leads_nowhere_else(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"sweep\.resume=/shared/run is refused"):
+        checked([override], key="sweep.resume")
+
+
+@pytest.mark.parametrize("override", ["hydra.callbacks.x._target_=evil.x", "--experimental-rerun=x", "mesh=../x"])
+def test_not_even_an_own_sweep_records_what_names_code(override: str) -> None:
+    with pytest.raises(ConfigError):
+        checked([override], own=True, key="sweep.resume")
+
+
+# Whose a record is.
+
+BUILDER = "model._target_=my_models.build"
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signature, "outputs_dir", lambda: tmp_path / "outputs")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """This project's checkpoints, with a run of a builder of the user's."""
+    _saved(tmp_path / "own", "aaaa", [BUILDER])
+    return tmp_path / "own"
+
+
+def _saved(folder: Path, name: str, overrides: list[str]) -> Path:
+    saved = runs.register(folder, name, tracked=False, overrides=overrides)
+    storage.write(saved.folder, content(5))
+    return saved.folder
+
+
+def expand(own: Path, *typed: str) -> list[str]:
+    return arguments.expand([f"trainer.checkpoint.folder={own}", *typed])
+
+
+def _edit(folder: Path, **values: Any) -> None:
+    """Writes other values, whose digest is right: what is left out stays out."""
+    record = json.loads((folder / "run.json").read_text()) | values
+    runs._write(folder, {key: value for key, value in record.items() if value is not None and key != "sha256"})
+
+
+def test_the_builder_of_an_own_run_is_taken_over(own: Path) -> None:
+    assert expand(own, "resume=latest")[0] == BUILDER
+    assert expand(own, f"run={own / 'aaaa'}")[0] == BUILDER
+
+
+@pytest.mark.parametrize(
+    "how", ["given by path", "in its own folder", "copied", "linked", "edited", "forged", "of an earlier version"]
+)
+def test_the_builder_of_another_projects_run_is_named_and_refused(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(signature, "outputs_dir", lambda: tmp_path / "foreign")  # its key among its checkpoints
+        foreign = _saved(tmp_path / "foreign", "bbbb", [BUILDER])
+    assert (foreign.parent / ".key").exists()
+    wanted = "bbbb"
+    if how == "given by path":
+        wanted = str(foreign)
+    elif how == "in its own folder":
+        own = foreign.parent
+    elif how == "copied":
+        shutil.copytree(foreign, own / "bbbb")
+    elif how == "linked":
+        (own / "bbbb").symlink_to(foreign)
+    else:
+        _saved(own, "bbbb", [])
+        signed = {
+            "edited": {},
+            "forged": {signature.FIELD: "0" * 64},
+            "of an earlier version": {signature.FIELD: None},
+        }
+        _edit(own / "bbbb", overrides=[BUILDER], **signed[how])
+    with pytest.raises(ConfigError, match=r"my_models\.build' would import and run code .* type model\._target_="):
+        expand(own, f"run={wanted}")
+    found = expand(own, f"run={wanted}", BUILDER)
+    assert found.count(BUILDER) == 1
+    assert expand(own, f"run={wanted}", "model=mlp")[0] != BUILDER
+
+
+def test_a_record_of_an_earlier_version_is_taken_over_as_it_was(own: Path) -> None:
+    folder = _saved(own, "bbbb", [one for one in USUAL if one])
+    _edit(folder, **{signature.FIELD: None})
+    assert expand(own, "run=bbbb")[: len(USUAL)] == USUAL
+
+
+def test_a_runs_id_that_is_a_path_is_none(own: Path) -> None:
+    _edit(own / "aaaa", run="../../elsewhere")
+    with pytest.raises(ConfigError, match="is refused"):
+        expand(own, f"run={own / 'aaaa'}")
+
+
+def test_the_key_is_the_owners_alone_and_the_same_for_every_process(tmp_path: Path) -> None:
+    signed = [signature.sign("x", []), signature.sign("x", [])]
+    assert signed[0] == signed[1]
+    assert (tmp_path / "outputs" / ".key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in (tmp_path / "outputs").iterdir()] == [".key"]
+
+
+def test_a_folder_that_takes_no_key_leaves_a_record_unsigned(tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("")
+    assert signature.sign("x", []) == ""
+    assert not signature.is_own("x", {"overrides": [], signature.FIELD: ""})
+
+
+@pytest.mark.parametrize("module", ["runner", "runner.evaluate", "runner.export"])
+def test_a_commands_process_refuses_before_it_imports_or_opens_anything(tmp_path: Path, module: str) -> None:
+    folder = _saved(tmp_path / "foreign", "bbbb", [f"+hydra.callbacks.x={{_target_: evil.run, at: {tmp_path}}}"])
+    (folder / "step-000000005" / "checkpoint.json").write_text("not to be read")
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef run(**given): ...\n")
+    for name in ("tensorflow", "jax", "mlflow", "keras"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    key = "resume" if module == "runner" else "run"
+    done = subprocess.run(
+        [sys.executable, "-m", module, f"{key}={folder}", f"hydra.run.dir={tmp_path / 'out'}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {key}={folder} is refused: its recorded '+hydra.callbacks.x=")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,246 @@
+"""What a run goes on from: one process at a time, said before it starts, or as a run of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from runner.config.errors import ConfigError
+from runner.config.schema import EarlyStoppingConfig, RunConfig
+from runner.evaluate.saved import open_saved
+from runner.tracking import NullTracker, process
+from runner.training.checkpoint import arguments, files, recovery, runs, storage
+from tests.data.conftest import python
+from tests.training.checkpoint.numpy_engine import NumpyEngine
+from tests.training.checkpoint.test_storage import content
+
+HOLD = """
+import sys, time
+from contextlib import ExitStack
+from pathlib import Path
+from runner.training.checkpoint import recovery
+from runner.config.schema import RunConfig
+config = RunConfig(resume=sys.argv[1])
+with ExitStack() as held:
+    recovery.open_previous(config, {"a": {"b": [1, None, 1e-7]}}, held)
+    print("held", "tensorflow" in sys.modules or "jax" in sys.modules or "mlflow" in sys.modules, flush=True)
+    time.sleep(600)  # until it is killed
+"""
+CONTENT = {"a": {"b": [1, None, 1e-7]}}  # as `tests.training.checkpoint.test_storage.ABOUT` has it
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that has ended, with three checkpoints, of which the middle one is the best."""
+    saved = runs.register(tmp_path, "aaaa", tracked=True, overrides=["trainer.epochs=5"])
+    for step in (10, 20, 30):
+        storage.write(saved.folder, content(step, "aaaa"))
+    storage.write_best(saved.folder, {"metric": "eval/loss", "value": 0.1, "step": 20})
+    runs.end(saved, finished=False)
+    return saved.folder
+
+
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def previous(held: ExitStack, **given: str) -> recovery.Previous:
+    found = recovery.open_previous(RunConfig(**given), CONTENT, held)
+    assert found is not None
+    return found
+
+
+def test_two_processes_do_not_go_on_with_one_run(folder: Path, held: ExitStack) -> None:
+    first = python(HOLD, str(folder))
+    assert first.stdout is not None
+    assert first.stdout.readline().strip() == "held False", "and that before a library is imported"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=f"resume=aaaa is refused: process {first.pid} runs it") as refused:
+        previous(held, resume=str(folder))
+    assert "\n" not in str(refused.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert previous(held, branch=str(folder)).branches, "it only reads"
+    first.kill()
+    first.wait(10)
+    assert previous(held, resume=str(folder)).checkpoint.step == 30
+
+
+def test_the_record_is_looked_at_under_the_lock(
+    folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look and the lock another process may have begun, and be on another machine."""
+    hold = runs.held
+
+    def late(key: str, run: runs.SavedRun) -> object:
+        there = {**process.identity(), process.HOST: "elsewhere"}
+        files.write_json(folder / "run.json", {**run.record, "process": there, "ended": False})
+        return hold(key, run)
+
+    monkeypatch.setattr(runs, "held", late)
+    with pytest.raises(ConfigError, match="on elsewhere still runs it"):
+        previous(held, resume=str(folder))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and FIFOs")
+def test_a_lock_that_is_none_refuses_the_run(folder: Path, held: ExitStack) -> None:
+    os.mkfifo(folder / "run.lock")
+    with pytest.raises(ConfigError, match="can't be written"):
+        previous(held, resume=str(folder))
+
+
+def test_what_lies_after_the_step_is_said_with_what_becomes_of_it(folder: Path, held: ExitStack) -> None:
+    (line,) = previous(held, resume=f"{folder}@10").says()
+    assert line.startswith("resume=aaaa@10: checkpoints of steps 20 (the best), 30 belong to what this run did after")
+    assert "branch=aaaa@10 keeps all" in line
+    assert previous(ExitStack(), branch=f"{folder}@10").says() == [
+        "branch=aaaa@10: a new run begins with that state; run aaaa stays as it is"
+    ]
+
+
+def test_going_on_from_the_last_says_nothing(folder: Path, held: ExitStack) -> None:
+    assert previous(held, resume=str(folder)).says() == []
+
+
+class Tracked(NullTracker):
+    """A tracker whose tags are seen."""
+
+    def __init__(self, run_id: str | None) -> None:
+        self.run_id = run_id
+        self.tags: dict[str, str] = {}
+
+    def set_tags(self, tags: object) -> None:
+        self.tags |= tags  # type: ignore[operator]
+
+
+def saved(
+    folder: Path,
+    before: recovery.Previous | None,
+    tracker: Tracked,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str = "new",
+) -> list[int]:
+    """Begins to save, as a run does after it is built; returns the steps that a resume then sees."""
+    hydra = SimpleNamespace(overrides=SimpleNamespace(task=OmegaConf.create(["trainer.epochs=9", "branch=x"])))
+    monkeypatch.setattr(recovery, "HydraConfig", SimpleNamespace(get=lambda: hydra))
+    config = RunConfig()
+    config.trainer.checkpoint.folder = str(folder.parent)
+    with (
+        ExitStack() as ended,
+        ExitStack() as lock,
+        recovery.saving(
+            config,
+            CONTENT,
+            NumpyEngine(2, 2),
+            tracker,
+            Path(name),
+            before,
+            ended,
+            lock,  # type: ignore[arg-type]
+        ),
+    ):
+        return [step for path in folder.parent.iterdir() for step in storage.steps(path)]
+
+
+def test_a_run_goes_back_where_it_goes_on_from_before_its_end_and_a_branch_never_does(
+    folder: Path, held: ExitStack
+) -> None:
+    steps = storage.steps(folder)
+    assert len(steps) > 1
+    assert not previous(held, branch=f"{folder}@{steps[0]}").goes_back
+    assert previous(held, resume=f"{folder}@{steps[0]}").goes_back
+    held.close()
+    assert not previous(held, resume=str(folder)).goes_back
+
+
+def test_a_branch_is_a_run_of_its_own_and_its_origin_stays(
+    folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    origin, tracker = previous(held, branch=f"{folder}@10"), Tracked("bbbb")
+    assert origin.resumed_run_id is None
+    saved(folder, origin, tracker, monkeypatch)
+    assert tracker.tags["runner.branched_from"] == "aaaa@10"
+    assert tracker.tags["runner.checkpoints"] == str(folder.parent / "bbbb")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    record = files.read_json(folder.parent / "bbbb" / "run.json", 10_000)
+    assert record["overrides"] == ["trainer.epochs=9"], "a resume of the branch does not branch again"
+
+
+def test_a_resumed_run_stays_in_its_folder_whatever_that_is_called(
+    folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = folder.rename(folder.with_name("copy"))
+    tracker = Tracked("aaaa")
+    saved(copy, previous(held, resume=str(copy)), tracker, monkeypatch)
+    assert tracker.tags == {"runner.checkpoints": str(copy)}
+    assert [path.name for path in copy.parent.iterdir()] == ["copy"]
+
+
+def test_a_new_run_takes_no_folder_that_has_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = Tracked(None)
+    saved(folder, None, tracker, monkeypatch, name="outputs/aaaa")
+    assert tracker.tags["runner.checkpoints"] == str(folder.parent / "aaaa-2")
+    assert storage.steps(folder) == [10, 20, 30]
+
+
+def test_a_branch_that_has_nothing_to_train_is_refused(folder: Path, held: ExitStack) -> None:
+    origin = previous(held, branch=str(folder))
+    recovery.check_unfinished(RunConfig(), origin, 31)
+    with pytest.raises(ConfigError, match="branch=aaaa is refused: the run has done its 30 steps"):
+        recovery.check_unfinished(RunConfig(), origin, 30)
+
+
+def test_evaluation_takes_no_branch(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"branch=x is refused: branch trains on, runner.evaluate takes run"):
+        open_saved(RunConfig(branch="x"), "runner.evaluate")
+    assert arguments.expand([f"branch={folder}@10"]) == ["trainer.epochs=5", f"branch='{folder.as_posix()}@10'"]
+
+
+def test_a_damaged_record_is_refused_by_any_name_of_its_run(folder: Path) -> None:
+    (folder / "run.json").write_text('{"run": "aaaa"}')
+    for wanted in ("latest", "aaaa", "aa", str(folder)):
+        with pytest.raises(ConfigError, match=r"that run's record is damaged .*run.json is not as it was written"):
+            runs.find("resume", wanted, folder.parent)
+
+
+def test_an_old_damaged_record_does_not_keep_the_latest_run_from_being_found(folder: Path) -> None:
+    later = runs.register(folder.parent, "bbbb", tracked=True, overrides=[])
+    storage.write(later.folder, content(5, "bbbb"))
+    (folder / "run.json").write_text("[]")
+    os.utime(folder / "run.json", (1, 1))
+    assert runs.find("run", "latest", folder.parent)[0].run == "bbbb"
+
+
+def test_a_checkpoint_of_another_run_is_refused(folder: Path) -> None:
+    storage.write(folder, content(40, "bbbb"))
+    run, _ = runs.find("resume", "latest", folder.parent)
+    with pytest.raises(ConfigError, match=r"step-000000040 is of run bbbb\); set resume=aaaa@30"):
+        runs.open_checkpoint("resume", run, None)
+
+
+def test_a_history_that_can_not_be_gone_on_from_is_refused(folder: Path) -> None:
+    made = content(40, "aaaa")
+    storage.write(folder, storage.Content(40, made.parts, {"train": made.history["open"]}, made.about))
+    run, _ = runs.find("resume", "latest", folder.parent)
+    with pytest.raises(ConfigError, match="its history must hold train, open, epoch"):
+        runs.open_checkpoint("resume", run, None)
+
+
+def test_a_best_that_is_damaged_is_refused_and_with_early_stopping_the_best_is_opened(folder: Path) -> None:
+    early = {"trainer": {"early_stopping": {"metric": EarlyStoppingConfig("eval/loss").metric}}}
+    made = content(30, "aaaa")
+    storage.write(folder, storage.Content(30, made.parts, made.history, {**made.about, "config": early}))
+    run, _ = runs.find("run", "latest", folder.parent)
+    assert runs.open_checkpoint("run", run, None).step == 20
+    assert runs.open_checkpoint("resume", run, None).step == 30
+    (folder / storage.BEST).write_text("{}")
+    with pytest.raises(ConfigError, match=r"its best checkpoint is not known .*best.json is not as it was written"):
+        runs.open_checkpoint("run", run, None)

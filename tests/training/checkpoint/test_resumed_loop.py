@@ -1,0 +1,336 @@
+"""A run that is stopped anywhere and goes on ends as the run that was never stopped: weights, points, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from runner.config.errors import ConfigError, EngineError, Interrupted
+from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
+from runner.engine.base import Engine
+from runner.host.signals import StopRequest
+from runner.tracking import NullTracker
+from runner.training import loop
+from runner.training.checkpoint import lineage, storage
+from runner.training.checkpoint.recovery import NewPoints
+from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.training.checkpoint.storage import Checkpoint
+from runner.training.display import NoDisplay
+from runner.training.profile import Profiler
+from tests.training.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
+
+DATA = dataset()
+
+
+class Killed(BaseException):
+    """Ends the process as SIGKILL does: nothing of ours runs after it."""
+
+
+@dataclass
+class Store(NullTracker):
+    """Keeps points as a tracking store does, and dies at a given point."""
+
+    points: list[tuple[str, int, float]] = field(default_factory=list)
+    dies_at: int | None = None
+
+    def begin(self, found: Checkpoint | None) -> None:
+        """A run that left no checkpoint can't go on: the next one is a new one, with no points."""
+        if found is None:
+            self.points.clear()
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if self.dies_at is not None and len(self.points) >= self.dies_at:
+            raise Killed
+        self.points += [(key, step, value) for key, value in values.items() if not key.startswith("throughput")]
+
+    def logged(self) -> dict[str, dict[int, float]]:
+        found: dict[str, dict[int, float]] = {}
+        for key, step, value in self.points:
+            found.setdefault(key, {})[step] = value
+        return found
+
+
+class StopAfter(StopRequest):
+    """A signal that comes after so many device calls and evaluated batches."""
+
+    def __init__(self, calls: int | None) -> None:
+        super().__init__()
+        self._left = calls
+
+    def raise_if_requested(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise Interrupted(15)
+
+
+def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int = 4) -> RunConfig:
+    config = RunConfig(mesh=MeshConfig(axes={"batch": 1}))
+    config.layout = LayoutConfig(inputs={"image": ["batch", None, None, None], "label": ["batch"]})
+    config.dataset.batch_size, config.dataset.eval_batch_size = 8, 32
+    config.trainer.epochs, config.trainer.log_every_steps, config.trainer.steps_per_call = epochs, window, 3
+    config.trainer.checkpoint = CheckpointConfig(every_steps=every, every_minutes=None, keep=keep)
+    return config
+
+
+def train(
+    config: RunConfig,
+    store: Store,
+    folder: Path | None,
+    start: Checkpoint | None = None,
+    calls: int | None = None,
+    explodes: int | None = None,
+) -> tuple[NumpyEngine, loop.Result]:
+    engine = NumpyEngine(16, 3, explodes=explodes)
+    held = cast(Engine, engine)
+    saver: Saver = NoSaver()
+    if start is not None:
+        load(held, start)
+    if folder is not None:
+        take = take_state(held, ABOUT)
+        saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0)
+    points = NewPoints(store, start)
+    begin = loop.Start(start.step, start.history()) if start else None
+    profiler = Profiler(config.trainer.profile, nothing, Path())
+    around = loop.Around(points.log, points.forget, nothing, NoDisplay(), StopAfter(calls), saver, profiler)
+    return engine, loop.train(config, held, DATA, around, begin)
+
+
+def nothing(*_: object) -> Any:
+    """Stands for what these runs never ask for."""
+
+
+def last(folder: Path) -> Checkpoint | None:
+    there = lineage.live(storage.lineages(folder))
+    return Checkpoint(storage.place(folder, there[-1])) if there else None
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[NumpyEngine, loop.Result, Store]:
+    store = Store()
+    engine, result = train(make_config(None), store, None)
+    return engine, result, store
+
+
+def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loop.Result, Store]) -> None:
+    np.testing.assert_array_equal(engine.weight, whole[0].weight)
+    np.testing.assert_array_equal(engine.momentum, whole[0].momentum)
+    assert result.history.train == whole[1].history.train
+    assert [(at, one.loss) for at, one in result.history.evaluations] == [
+        (at, one.loss) for at, one in whole[1].history.evaluations
+    ]
+    np.testing.assert_array_equal(result.evaluation.confusion, whole[1].evaluation.confusion)
+    assert (result.steps, result.epoch_loss) == (whole[1].steps, whole[1].epoch_loss)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3), every=st.integers(1, 11))
+def test_killed_anywhere_it_ends_the_same_with_every_point_once(
+    whole: tuple[NumpyEngine, loop.Result, Store],
+    tmp_path_factory: pytest.TempPathFactory,
+    deaths: list[int],
+    every: int,
+) -> None:
+    folder, config, store = tmp_path_factory.mktemp("killed"), make_config(every), Store()
+    for death in deaths:
+        store.dies_at = death
+        store.begin(last(folder))
+        try:
+            train(config, store, folder, last(folder))
+        except Killed:
+            sent = len(store.points) - len(store.points) % 4  # by a writer that had not sent all
+            store.points = store.points[:sent] if last(folder) else []  # without a checkpoint it is a new run
+        else:
+            break
+    store.dies_at = None
+    found = last(folder)
+    if found is None or found.step < whole[1].steps:
+        store.begin(found)
+        engine, result = train(config, store, folder, found)
+        same(engine, result, whole)
+    assert sorted(store.points) == sorted(whole[2].points)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.integers(0, 14), every=st.one_of(st.none(), st.integers(1, 7)))
+def test_ended_by_a_signal_it_loses_no_step(
+    whole: tuple[NumpyEngine, loop.Result, Store],
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: int,
+    every: int | None,
+) -> None:
+    folder, config, store = tmp_path_factory.mktemp("ended"), make_config(every), Store()
+    try:
+        train(config, store, folder, calls=calls)
+    except Interrupted:
+        before = last(folder)
+        if before is not None:
+            assert before.step == max(step for _, step, _ in store.points), "saved where it stopped"
+        if before is None:
+            store.points.clear()  # the next run is a new one
+        engine, result = train(config, store, folder, before)
+        same(engine, result, whole)
+        assert set(whole[2].points) <= set(store.points), "besides, the mean of what it had done where it stopped"
+        keys = [(key, step) for key, step, _ in store.points]
+        assert len(keys) == len(set(keys))
+        assert {step for key, step in keys if key == "eval/loss"} == {8, 16, 24}
+
+
+def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, killed = make_config(None, keep=9), tmp_path / "killed"
+    config.trainer.checkpoint.best = "eval/loss"
+    train(config, Store(), tmp_path / "whole")
+    expected = storage.best(tmp_path / "whole")
+    assert expected is not None
+    with monkeypatch.context() as patch:
+        note = storage.write_best
+        patch.setattr(storage, "write_best", lambda *to: None if to[1] == expected else note(*to))
+        train(config, Store(), killed)
+    assert storage.best(killed) != expected
+    train(config, Store(), killed, last(killed))
+    assert storage.best(killed) == expected
+
+
+@pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
+def test_where_a_run_goes_back_it_logs_what_it_does_again_with_other_values(
+    tmp_path: Path, goes_back: bool, logged: list[tuple[str, int, float]]
+) -> None:
+    train(make_config(10), Store(), tmp_path)
+    store = Store([("train/loss", 7, 0.25), ("train/loss", 8, 0.125)])
+    points = NewPoints(store, last(tmp_path), goes_back=goes_back)
+    points.log(7, {"train/loss": 0.5})
+    points.log(8, {"train/loss": 0.125})
+    assert store.points[2:] == logged
+
+
+def planned(mesh: str) -> dict[str, Any]:
+    return {"mesh": mesh, "trainer": {"epochs": 3}}
+
+
+@pytest.mark.parametrize(
+    ("stored", "mesh", "expected"),
+    [
+        ([("plan/flops", 0, 7.0)], "batch2", [("plan/flops", 0, 7.0)]),
+        ([], "batch2", [("plan/flops", 0, 7.0)]),
+        ([], "batch8", [("plan/flops", 10, 7.0)]),
+        ([("plan/flops", 0, 6.0)], "batch8", [("plan/flops", 0, 6.0), ("plan/flops", 10, 7.0)]),
+    ],
+    ids=["stored", "lost", "lost on another mesh", "changed"],
+)
+def test_a_plan_is_logged_once_where_it_began(
+    tmp_path: Path, stored: list[tuple[str, int, float]], mesh: str, expected: list[tuple[str, int, float]]
+) -> None:
+    train(make_config(10), Store(), tmp_path)
+    found = Checkpoint(storage.place(tmp_path, 20))
+    found.about["config"] = planned("batch2")
+    store = Store(points=stored)
+    NewPoints(store, found).log_changed(10, {"plan/flops": 7.0}, planned(mesh))
+    assert store.points == expected
+
+
+def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
+    config = make_config(5, keep=2)
+    engine, result = train(config, Store(), tmp_path)
+    losses = {at: one.accuracy for at, one in result.history.evaluations}
+    best = storage.best(tmp_path)
+    assert best is not None
+    assert best["value"] == max(losses.values())
+    assert set(storage.steps(tmp_path)) == {20, 24, best["step"]}
+    np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
+
+
+def test_every_multiple_is_saved_with_what_was_known_then(tmp_path: Path) -> None:
+    train(make_config(5, keep=99), Store(), tmp_path)
+    assert {5, 10, 15, 20, 24} <= set(storage.steps(tmp_path))
+    found = Checkpoint(storage.place(tmp_path, 10)).history()
+    assert found["train"][:, 0].tolist() == [4, 8]
+    assert len(found["open"]) == 2  # steps 9 and 10 wait for their window's end
+    assert found["evaluations"][:, 0].tolist() == [8]
+
+
+def test_what_lies_after_a_step_is_replaced_as_the_run_comes_as_far_again(tmp_path: Path) -> None:
+    config = make_config(5, keep=99)
+    train(config, Store(), tmp_path)
+    engine, _ = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, 10)))
+    assert storage.steps(tmp_path)[-1] == 24
+    np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
+    assert lineage.live(storage.lineages(tmp_path)) == storage.steps(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[NumpyEngine, loop.Result, Store]
+) -> None:
+    said: list[str] = []
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write", full)
+    monkeypatch.setattr(pytest, "fail", said.append)
+    engine, result = train(make_config(10), Store(), tmp_path)
+    same(engine, result, whole)
+    assert len(said) >= 2
+    assert "checkpoint of step 10 is not written: [Errno 28] No space left on device; training goes on" in " ".join(
+        said
+    )
+
+
+def test_a_loss_that_is_not_finite_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = NumpyEngine._step
+    monkeypatch.setattr(NumpyEngine, "_step", lambda *given: (float("nan"), step(*given)[1]))
+    with pytest.raises(EngineError, match="the loss is nan at step 1"):
+        train(make_config(3), Store(), tmp_path)
+    assert storage.steps(tmp_path) == []
+
+
+def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
+    train(make_config(10), Store(), tmp_path)
+    found = last(tmp_path)
+    assert found is not None
+    with pytest.raises(ConfigError, match=r"of another model, d/kernel has shape \[16, 3\] there and \[16, 4\] here"):
+        load(cast(Engine, NumpyEngine(16, 4)), found)
+    found._arrays = {"d/kernel": found._arrays["d/kernel"]}
+    with pytest.raises(ConfigError, match="of another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
+        load(cast(Engine, NumpyEngine(16, 3)), found)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deaths=st.lists(st.integers(0, 40), min_size=1, max_size=3), every=st.integers(2, 5), bad=st.integers(2, 22))
+@example(deaths=[7], every=5, bad=12)
+def test_killed_before_or_after_it_went_back_it_ends_the_same_and_its_last_points_are_those_that_count(
+    tmp_path_factory: pytest.TempPathFactory, deaths: list[int], every: int, bad: int
+) -> None:
+    def run(store: Store, folder: Path, found: Checkpoint | None) -> tuple[NumpyEngine, loop.Result]:
+        config = make_config(every)
+        config.trainer.on_nan = "restore"
+        return train(config, store, folder, found, explodes=bad)
+
+    whole_store = Store()
+    whole = (*run(whole_store, tmp_path_factory.mktemp("whole"), None), whole_store)
+    assert len(whole[1].history.restores) == 1
+    folder, store = tmp_path_factory.mktemp("killed"), Store()
+    for death in deaths:
+        store.begin(last(folder))
+        store.dies_at = len(store.points) + death
+        try:
+            run(store, folder, last(folder))
+        except Killed:
+            store.points = store.points[: len(store.points) - len(store.points) % 4]
+        else:
+            break
+    store.dies_at = None
+    found = last(folder)
+    if found is None or found.step < whole[1].steps:
+        store.begin(found)
+        same(*run(store, folder, found), whole)
+    assert store.logged() == whole_store.logged()

@@ -1,0 +1,154 @@
+"""Runs that left checkpoints are found, refused, and started again with their own command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.tracking import process
+from runner.training.checkpoint import arguments, files, resume, runs, storage
+from tests.training.checkpoint.test_storage import content, flip
+
+OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs, the second with two checkpoints."""
+    for number, (name, steps) in enumerate([("aaaa1111", [5]), ("aaaa2222", [10, 20])]):
+        saved = runs.register(tmp_path, name, tracked=True, overrides=OVERRIDES)
+        record = {**saved.record, "started": 100.0 + number}
+        files.write_json(saved.folder / "run.json", record)
+        for step in steps:
+            storage.write(saved.folder, content(step, name))
+    return tmp_path
+
+
+def test_a_run_is_found_by_id_beginning_folder_or_as_the_latest(folder: Path) -> None:
+    for wanted, name, step in [
+        ("latest", "aaaa2222", None),
+        ("aaaa1111", "aaaa1111", None),
+        ("aaaa2", "aaaa2222", None),
+        (str(folder / "aaaa1111"), "aaaa1111", None),
+        ("aaaa2222@10", "aaaa2222", 10),
+        ("latest@20", "aaaa2222", 20),
+    ]:
+        found, at = runs.find("resume", wanted, folder)
+        assert (found.run, at) == (name, step)
+
+
+def test_the_best_is_found_by_its_name(folder: Path) -> None:
+    files.write_json(folder / "aaaa2222" / storage.BEST, {"metric": "eval/loss", "value": 0.1, "step": 10})
+    assert runs.find("run", "latest@best", folder)[1] == 10
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        ("nope", r"resume=nope is refused: no such run in .*; the newest are aaaa2222, aaaa1111; set resume=latest"),
+        ("aaaa", r"several runs begin so; the newest are aaaa2222, aaaa1111"),
+        ("latest@15", r"checkpoints of that run are 10, 20; set resume=aaaa2222@20"),
+        ("latest@best", r"checkpoints of that run are 10, 20"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_is(folder: Path, wanted: str, shown: str) -> None:
+    with pytest.raises(ConfigError, match=shown):
+        runs.find("resume", wanted, folder)
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run left a checkpoint in"):
+        runs.find("resume", "latest", tmp_path / "nothing")
+
+
+def test_a_run_that_saved_nothing_yet_does_not_count(folder: Path) -> None:
+    runs.register(folder, "bbbb", tracked=False, overrides=[])
+    assert runs.find("resume", "latest", folder)[0].run == "aaaa2222"
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(folder: Path) -> None:
+    run, _ = runs.find("resume", "latest", folder)
+    flip(storage.place(run.folder, 20) / "arrays-00000.safetensors")
+    with pytest.raises(ConfigError, match=r"step 20 is damaged .*; set resume=aaaa2222@10, the one before it"):
+        runs.open_checkpoint("resume", run, None)
+    assert runs.open_checkpoint("resume", run, 10).step == 10
+
+
+def test_the_one_before_that_is_offered_is_one(folder: Path) -> None:
+    run, _ = runs.find("resume", "latest", folder)
+    storage.write(run.folder, content(15, run.run))
+    swap = run.folder / "swap"
+    storage.place(run.folder, 15).rename(swap)
+    storage.place(run.folder, 20).rename(storage.place(run.folder, 15))
+    swap.rename(storage.place(run.folder, 20))
+    with pytest.raises(ConfigError, match=r"step-000000020 holds the checkpoint of step 15\); set resume=aaaa2222@10"):
+        runs.open_checkpoint("resume", run, None)
+
+
+def test_a_run_that_still_runs_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = runs.find("resume", "latest", folder)
+    runs.check_not_running("resume", run)  # this very process
+    other = {**process.identity(), process.PID: "1"}
+    running = runs.SavedRun(run.folder, {**run.record, "process": other})
+    monkeypatch.setattr(process, "is_gone", lambda _: False)
+    with pytest.raises(ConfigError, match=r"process 1 on .* still runs it"):
+        runs.check_not_running("resume", running)
+    runs.check_not_running("resume", runs.SavedRun(run.folder, {**running.record, "ended": True}))
+    monkeypatch.setattr(process, "is_gone", lambda _: True)
+    runs.check_not_running("resume", running)
+
+
+def expanded(folder: Path, *typed: str) -> list[str]:
+    return arguments.expand([f"trainer.checkpoint.folder={folder}", *typed])[:-1]
+
+
+def test_the_recorded_command_line_is_typed_again(folder: Path) -> None:
+    found = arguments.expand([f"trainer.checkpoint.folder={folder}", "resume=latest"])
+    assert found[: len(OVERRIDES)] == OVERRIDES
+    assert found[-1] == f"resume='{(folder / 'aaaa2222').as_posix()}'"
+    assert arguments.expand(["run=latest@10", f"trainer.checkpoint.folder={folder}"])[-1].endswith("aaaa2222@10'")
+
+
+def test_what_is_typed_again_wins_and_a_groups_option_drops_the_groups_keys(folder: Path) -> None:
+    assert "trainer.epochs=5" not in expanded(folder, "resume=latest", "trainer.epochs=6")
+    found = expanded(folder, "mesh=single", "optimizer=adam", "resume=latest")
+    assert [one for one in found if one.startswith(("mesh", "++mesh", "optimizer"))] == [
+        "mesh=single",
+        "optimizer=adam",
+    ]
+    assert "trainer.epochs=5" in found
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (["-m", "resume=latest"], "one run, not a multirun; drop -m, or set sweep.resume"),
+        (["run=latest", "resume=latest"], "run and resume are refused together"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(folder: Path, typed: list[str], shown: str) -> None:
+    with pytest.raises(ConfigError, match=shown):
+        expanded(folder, *typed)
+
+
+@pytest.mark.parametrize("typed", [[], ["mesh=batch8"], ["resume=null"], ["run="]])
+def test_a_command_line_without_a_run_stays_as_it_is(typed: list[str]) -> None:
+    assert arguments.expand(typed) == typed
+
+
+def test_other_examples_than_the_runs_are_refused(folder: Path) -> None:
+    before = {"dataset": {"batch_size": 64, "name": "mnist"}, "trainer": {"seed": 1}}
+    path = storage.write(folder, content(9))
+    manifest = json.loads((path / "checkpoint.json").read_text())
+    assert manifest["format"] == storage.FORMAT
+    found = storage.Checkpoint(path)
+    found.about = {"config": before}
+    resume.check_order(found, before)
+    resume.check_order(found, {**before, "mesh": {"axes": {"batch": 2}}})
+    with pytest.raises(
+        ConfigError, match=r"dataset.batch_size=32 is refused: the run has seen its examples with .*=64"
+    ):
+        resume.check_order(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})

@@ -1,0 +1,165 @@
+"""A state that can't be written is not taken for saved: not as the last, and not as the best."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.errors import Interrupted
+from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.storage import Checkpoint, Content
+from tests.training import test_loop
+from tests.numpy_engine import NumpyEngine
+from tests.training.checkpoint import test_resumed_loop as resumed
+
+FULL = OSError(28, "No space left on device")
+STEPS = test_loop.STEPS
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], None]:
+    """Returns what makes the disk full for the steps that a function names, each time that it is asked."""
+    write = storage.write
+
+    def fill(fails: Callable[[int], bool]) -> None:
+        def full(folder: Path, content: Content) -> Path:
+            if fails(content.step):
+                raise FULL
+            return write(folder, content)
+
+        monkeypatch.setattr(storage, "write", full)
+
+    return fill
+
+
+def train(folder: Path, **trainer: Any) -> tuple[Any, test_loop.Seen, NumpyEngine]:
+    engine = NumpyEngine(accuracies=trainer.pop("accuracies", None))
+    result, seen = test_loop.train(test_loop.config(**trainer), engine, folder)
+    return result, seen, engine
+
+
+def test_a_last_state_that_is_not_saved_is_told_with_what_there_is_instead(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step > STEPS)
+    result, seen, _ = train(tmp_path, epochs=3, checkpoint=CheckpointConfig(every_steps=STEPS))
+    assert result.unsaved == (
+        f"the state of step 30 is not saved ([Errno 28] No space left on device); make room in {tmp_path} or make it "
+        f"writable, and resume={tmp_path} goes on from step 10"
+    )
+    assert any("the checkpoint of step 20 is not written" in line for line in seen.said)
+
+
+def test_without_any_checkpoint_it_says_to_start_again(tmp_path: Path, disk: Any) -> None:
+    disk(lambda _: True)
+    result, _, _ = train(tmp_path)
+    assert result.unsaved.endswith("and start again")
+
+
+def test_a_later_state_that_is_saved_makes_up_for_those_that_were_not(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step in (10, 20))
+    result, _, _ = train(tmp_path, epochs=3)
+    assert result.unsaved is None
+    assert storage.steps(tmp_path) == [30]
+
+
+def test_an_earlier_one_does_not(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step == 2 * STEPS)
+    result, _, _ = train(tmp_path, checkpoint=CheckpointConfig(every_steps=5))
+    assert result.unsaved.startswith("the state of step 20 is not saved")
+    assert storage.steps(tmp_path)[-1] == 15
+
+
+def test_the_last_state_is_tried_again_and_the_best_with_it(tmp_path: Path, disk: Any) -> None:
+    tries: list[int] = []
+    disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]
+    result, _, _ = train(tmp_path, accuracies=[0.5, 0.7])
+    assert result.unsaved is None
+    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
+
+
+def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_the_best(
+    tmp_path: Path, disk: Any
+) -> None:
+    disk(lambda step: step == 50 and len(storage.steps(tmp_path)) > 2)
+    accuracies = [0.5, 0.7, 0.6, 0.6, 0.6]
+    result, seen, engine = train(
+        tmp_path, epochs=5, accuracies=accuracies, checkpoint=CheckpointConfig(every_steps=10)
+    )
+    assert result.unsaved is None
+    assert "the checkpoints of steps 30 are removed, to save the last state" in seen.said
+    assert storage.steps(tmp_path) == [20, 40, 50], "the best, the newest before, and the last"
+    assert float(Checkpoint(storage.place(tmp_path, 50))["d1/w"]) == engine.w
+
+
+def test_nothing_makes_room_where_the_disk_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Any
+) -> None:
+    monkeypatch.setattr("tests.training.checkpoint.test_unsaved.FULL", PermissionError(13, "Permission denied"))
+    disk(lambda step: step == 40)
+    result, _, _ = train(tmp_path, epochs=4, checkpoint=CheckpointConfig(every_steps=10, best=None, keep=3))
+    assert "Permission denied" in result.unsaved
+    assert storage.steps(tmp_path) == [10, 20, 30]
+
+
+EARLY = EarlyStoppingConfig("eval/accuracy", patience=9)
+
+
+def test_a_best_that_is_not_saved_is_not_taken_for_the_best(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step == 20)
+    result, seen, engine = train(tmp_path, epochs=3, accuracies=[0.7, 0.9, 0.6], early_stopping=EARLY)
+    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
+    assert result.taken == 10
+    assert engine.w == float(Checkpoint(storage.place(tmp_path, 10))["d1/w"])
+    assert "the best evaluation, of step 20, has no checkpoint (any more)" in seen.said
+    assert "the weights of step 10, the best one that has, are taken" in seen.said
+    assert result.unsaved.startswith("the state of step 20 is not saved ([Errno 28]")
+
+
+def test_the_last_weights_are_taken_where_they_are_better_than_a_stale_best(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step in (20, 30))
+    result, _, _ = train(tmp_path, epochs=4, accuracies=[0.5, 0.9, 0.91, 0.8], early_stopping=EARLY)
+    assert result.taken == 40
+    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.8, "step": 40}
+    assert result.unsaved.startswith("the state of step 30 is not saved"), "which was better"
+
+
+def test_the_next_good_evaluation_is_the_best_after_one_that_was_not_saved(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step == 20)
+    result, seen, _ = train(tmp_path, epochs=3, accuracies=[0.5, 0.9, 0.7])
+    assert result.unsaved is None, "the last state is saved"
+    assert seen.tags["runner.unsaved"].startswith("the state of step 20 is not saved")
+    assert any("warning: the best evaluation has no checkpoint: the state of step 20" in line for line in seen.said)
+    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
+
+
+def test_a_damaged_best_is_said_and_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_best = storage.write_best
+
+    def damages(folder: Path, record: Any) -> None:
+        write_best(folder, record)
+        (storage.place(folder, 10) / "arrays-00000.safetensors").write_bytes(b"")
+
+    monkeypatch.setattr(storage, "write_best", damages)
+    result, seen, _ = train(tmp_path, accuracies=[0.9, 0.6], early_stopping=EARLY)
+    assert result.taken == 20
+    assert any("arrays-00000.safetensors has 0 bytes" in line for line in seen.said)
+
+
+def test_a_signal_tells_that_the_state_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Any
+) -> None:
+    disk(lambda _: True)
+    monkeypatch.setattr(pytest, "fail", str)  # takes warnings
+    with pytest.raises(Interrupted, match=r"ended by signal 15; the state of step \d+ is not saved .*start again"):
+        resumed.train(resumed.make_config(None), resumed.Store(), tmp_path, calls=2)

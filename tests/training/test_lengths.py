@@ -1,0 +1,108 @@
+"""What a config comes to on its dataset, and what is refused of it then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.config.schema import (
+    DatasetConfig,
+    LayoutConfig,
+    MeshConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainerConfig,
+)
+from runner.data import Split
+from runner.training import lengths
+
+
+def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: Any) -> RunConfig:
+    layout = LayoutConfig(inputs={"image": ["batch", None, None, None], "label": ["batch"]})
+    return RunConfig(
+        mesh=MeshConfig({"batch": devices}),
+        layout=layout,
+        trainer=TrainerConfig(**(trainer or {})),
+        dataset=DatasetConfig(**dataset),
+    )
+
+
+def wide(examples: int, size: int) -> Split:
+    """Returns a split whose images are large and take no memory."""
+    images = np.broadcast_to(np.zeros((), np.uint8), (examples, size, size, 3))
+    return Split(images, np.zeros(examples, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("given", "batch", "examples", "expected"),
+    [(None, 128, 10_000, 1000), (None, 128, 357, 360), (2_000_000, 128, 357, 360), (64, 8, 357, 64), (None, 8, 2, 4)],
+)
+def test_an_evaluations_batch_is_no_larger_than_its_split(
+    given: int | None, batch: int, examples: int, expected: int
+) -> None:
+    made = config(batch_size=batch, eval_batch_size=given)
+    assert lengths.eval_batch_size(made, examples) == expected
+
+
+@pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])
+def test_a_batch_larger_than_the_split_is_refused_with_the_largest_that_is_not(remainder: str, most: int) -> None:
+    with pytest.raises(ConfigError, match=rf"dataset\.batch_size=2000000 is refused: at most {most}, by the 99 exam"):
+        lengths.epoch_steps(config(batch_size=2_000_000, remainder=remainder), 99)
+    assert lengths.epoch_steps(config(batch_size=most, remainder=remainder), 99) == 1
+
+
+def test_more_steps_than_can_be_counted_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647 is refused: at most 214748364 of 10 steps"):
+        lengths.total_steps(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40)
+
+
+@pytest.mark.parametrize(("rate", "decay_steps", "held"), [(10.0, 1, False), (10.0, 30, True), (0.5, 1, True)])
+def test_a_rate_that_overflows_within_the_run_is_refused(rate: float, decay_steps: int, held: bool) -> None:
+    made = config(batch_size=4, trainer={"epochs": 10})
+    schedule = ScheduleConfig("exponential", decay_steps=decay_steps, decay_rate=rate)
+    made.optimizer = OptimizerConfig(schedule=schedule)
+    if held:
+        assert lengths.total_steps(made, 40) == 100
+        return
+    with pytest.raises(ConfigError, match=r"optimizer\.schedule\.decay_rate=10\.0, .* the rate is past float32"):
+        lengths.total_steps(made, 40)
+
+
+def test_a_rate_past_pythons_own_numbers_is_refused_too() -> None:
+    made = config(batch_size=4)
+    made.optimizer.schedule = ScheduleConfig("exponential", decay_steps=1, decay_rate=1e38)
+    with pytest.raises(ConfigError, match="past float32"):
+        lengths.total_steps(made, 40)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "dataset", "refused"),
+    [
+        ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824 is refused: at most 89,"),
+        ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000 is refused: at most 8,"),
+        ({"steps_per_call": 10}, {"prefetch": 8}, None),
+        ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
+    ],
+)
+def test_images_that_are_made_ready_take_4_gib_at_most(
+    trainer: dict[str, Any], dataset: dict[str, Any], refused: str | None
+) -> None:
+    made, split = config(batch_size=16, trainer=trainer, **dataset), wide(100_000, 1000)
+    if refused is None:
+        lengths.check_memory(made, split)
+        return
+    with pytest.raises(ConfigError) as error:
+        lengths.check_memory(made, split)
+    assert str(error.value).startswith(refused)
+
+
+def test_steps_to_verify_take_4_gib_at_most() -> None:
+    made = config(batch_size=16)
+    lengths.check_verified(made, wide(100, 1000))
+    made.verify.steps = 2**30
+    with pytest.raises(ConfigError, match=r"verify\.steps=1073741824 is refused: at most 89,"):
+        lengths.check_verified(made, wide(100, 1000))

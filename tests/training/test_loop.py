@@ -1,0 +1,287 @@
+"""The loop, on an engine whose numbers are known, with real checkpoints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError, EngineError
+from runner.config.schema import (
+    CheckpointConfig,
+    DatasetConfig,
+    EarlyStoppingConfig,
+    ProfileConfig,
+    RunConfig,
+    TrainerConfig,
+)
+from runner.data import Dataset, Split
+from runner.engine.base import Engine, EvalMetrics, HostBatches, PlacedBatches
+from runner.host.signals import StopRequest
+from runner.training import lengths, loop, profile
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.training.checkpoint.storage import Checkpoint
+from runner.training.display import NoDisplay
+from tests.numpy_engine import NumpyEngine
+from tests.training.checkpoint.numpy_engine import ABOUT
+
+EXAMPLES, BATCH = 40, 4
+STEPS = EXAMPLES // BATCH
+
+
+def dataset() -> Dataset:
+    """Returns examples told apart by their labels, 1 to 40 to train on and 101 to 107 to evaluate on."""
+
+    def split(first: int, last: int) -> Split:
+        labels = np.arange(first, last + 1, dtype=np.int32)
+        return Split(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
+
+    return Dataset("toy", "1", split(1, EXAMPLES), split(101, 107), 200, (), "0", "here")
+
+
+@dataclass
+class Seen:
+    """What a run logged and said."""
+
+    points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.points.append((step, dict(values)))
+
+    def tell(self, line: str, tags: Mapping[str, str]) -> None:
+        self.said.append(line)
+        self.tags |= tags
+
+    def of(self, metric: str) -> list[tuple[int, float]]:
+        return [(step, values[metric]) for step, values in self.points if metric in values]
+
+
+def config(**trainer: Any) -> RunConfig:
+    keys = {"seed": 3, "log_every_steps": 1, "steps_per_call": 3, "epochs": 2} | trainer
+    made = RunConfig(dataset=DatasetConfig(batch_size=BATCH), trainer=TrainerConfig(**keys))
+    made.layout.inputs = {"image": [None] * 4, "label": [None]}
+    return made
+
+
+def train(
+    run: RunConfig, engine: NumpyEngine, folder: Path, start: loop.Start | None = None
+) -> tuple[loop.Result, Seen]:
+    """Trains with checkpoints in `folder`, as `runner.run.train` does."""
+    seen, held = Seen(), cast(Engine, engine)
+    keep = run.trainer.checkpoint
+    saver: Saver = NoSaver()
+    if keep.enabled:
+        take = take_state(held, ABOUT)
+        saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0)
+    profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
+    around = loop.Around(seen.log, seen.forgotten.append, seen.tell, NoDisplay(), StopRequest(), saver, profiler)
+    return loop.train(run, held, dataset(), around, start), seen
+
+
+def test_the_throughput_of_an_epochs_last_step_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_SECONDS_BETWEEN_RATES", 0.0)
+    _, seen = train(config(), NumpyEngine(), tmp_path)
+    steps = [step for step, _ in seen.of("throughput/step_ms")]
+    assert {STEPS, 2 * STEPS} < set(steps)
+    assert len(set(steps)) == len(steps)
+
+
+def restoring(**trainer: Any) -> RunConfig:
+    return config(on_nan="restore", checkpoint=CheckpointConfig(every_steps=5, best=None), **trainer)
+
+
+def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: Path) -> None:
+    # Step 8 spoils the weights, step 9 shows it.
+    engine = NumpyEngine(explodes=8, stable=0.5)
+    result, seen = train(restoring(), engine, tmp_path)
+    assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5"
+    assert seen.said[0].startswith(
+        "the loss is inf at step 9: back to the checkpoint of step 5, learning rate times 0.5"
+    )
+    assert seen.forgotten == [5]
+    assert result.steps == 2 * STEPS
+    assert {factor for first, _, factor in engine.calls if first >= 10} == {0.5}
+    means = [np.mean(labels) for labels in engine.seen]
+    again = next(i for i, call in enumerate(engine.calls) if call[2] == 0.5)
+    before = sum(steps for _, steps, _ in engine.calls[:again])
+    assert means[5:8] == means[before : before + 3], "the same examples again"
+    assert engine.w == pytest.approx(sum(means[:5]) + 0.5 * sum(means[before:]))
+
+
+def test_the_history_holds_what_was_kept_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
+    result, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
+    assert [step for step, _, _ in result.history.train] == list(range(1, 2 * STEPS + 1))
+    assert np.isfinite([loss for _, loss in seen.of("train/loss")]).all()
+    assert [step for step, _ in seen.of("train/loss")] == [*range(1, 9), *range(6, 2 * STEPS + 1)]
+    rates = dict(seen.of("learning_rate"))
+    assert rates[5] == pytest.approx(2 * rates[6])
+    assert [step for step, _ in seen.of("eval/loss")] == [STEPS, 2 * STEPS]
+
+
+def test_the_last_checkpoint_is_no_good_where_the_next_loss_is_not_finite(tmp_path: Path) -> None:
+    # The weights of step 5 are infinite already, though all losses up to there are finite.
+    _, seen = train(restoring(), NumpyEngine(explodes=5, stable=0.5), tmp_path)
+    assert seen.tags["runner.nan_restores"] == "step 6 back to 0, rate x 0.5"
+
+
+def test_the_factor_falls_with_every_return_and_so_many_are_allowed(tmp_path: Path) -> None:
+    _, seen = train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.25), tmp_path / "a")
+    assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5; step 9 back to 5, rate x 0.25"
+    with pytest.raises(EngineError, match=r"the loss is inf at step 9, after trainer.nan_restores=2 returns"):
+        train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.1), tmp_path / "b")
+
+
+@pytest.mark.parametrize("at", [5, 10, 15])
+def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, at: int) -> None:
+    whole = NumpyEngine(explodes=8, stable=0.5)
+    run = restoring()
+    run.trainer.checkpoint.keep = 9
+    _, all_of_it = train(run, whole, tmp_path)
+    checkpoint = Checkpoint(storage.place(tmp_path, at))
+    engine = NumpyEngine(explodes=8, stable=0.5)
+    engine.load_state(checkpoint)
+    result, seen = train(run, engine, tmp_path, loop.Start(at, checkpoint.history()))
+    assert engine.w == whole.w
+    assert engine.calls[0] == (at, 3, 0.5)
+    assert dict(seen.of("train/loss")) == dict(all_of_it.of("train/loss"))
+    assert dict(seen.of("learning_rate")) == dict(all_of_it.of("learning_rate"))
+    assert len(result.history.restores) == 1
+
+
+def test_stop_and_continue_do_what_they_did(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"the loss is inf at step 9 and trainer\.on_nan=stop"):
+        train(config(), NumpyEngine(explodes=8), tmp_path / "a")
+    result, _ = train(config(on_nan="continue"), NumpyEngine(explodes=8), tmp_path / "b")
+    assert result.steps == 2 * STEPS
+
+
+EARLY = EarlyStoppingConfig("eval/accuracy", patience=2)
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path, saves: bool) -> None:
+    engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65])
+    weights = []
+    evaluate = engine.evaluate
+    engine.evaluate = lambda batches: weights.append(engine.w) or evaluate(batches)  # type: ignore[method-assign]
+    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(enabled=saves))
+    result, seen = train(run, engine, tmp_path)
+    assert result.steps == 4 * STEPS
+    assert result.ended.startswith("early stopping: eval/accuracy was best with 0.7000 at step 20")
+    assert [step for step, _ in seen.of("eval/accuracy")] == [10, 20, 30, 40], "the best one is not logged again"
+    assert result.taken == (2 * STEPS if saves else 4 * STEPS)
+    assert engine.w == weights[1 if saves else 3]
+    assert result.evaluation.loss == engine.w
+    if saves:
+        assert storage.steps(tmp_path)[-1] == 4 * STEPS, "the last step is saved as it was left"
+        assert float(Checkpoint(storage.place(tmp_path, 4 * STEPS))["d1/w"]) == weights[3]
+
+
+def test_a_run_that_early_stopping_does_not_end_leaves_its_best_weights_too(tmp_path: Path) -> None:
+    engine = NumpyEngine(accuracies=[0.7, 0.6])
+    result, _ = train(config(early_stopping=EARLY), engine, tmp_path)
+    assert (result.steps, result.taken, result.ended) == (20, 10, "trained for 2 epochs")
+
+
+def test_a_resumed_run_stops_where_the_whole_one_does(tmp_path: Path) -> None:
+    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(keep=9))
+    whole, _ = train(run, NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65]), tmp_path)
+    checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
+    rest = NumpyEngine(accuracies=[0.6, 0.65])
+    rest.load_state(checkpoint)
+    resumed, _ = train(run, rest, tmp_path, loop.Start(2 * STEPS, checkpoint.history()))
+    assert (resumed.ended, resumed.steps) == (whole.ended, whole.steps)
+
+
+class Watched(NumpyEngine):
+    """Waits in each evaluation for batches of an epoch that has not begun."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.placed, self.early = 0, []
+        self._more = threading.Condition()
+
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        with self._more:
+            self.placed += batches.steps
+            self._more.notify()
+        return super().place(batches)
+
+    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+        with self._more:
+            self.early.append(self._more.wait_for(lambda: self.placed > len(self.seen), timeout=1))
+        return super().evaluate(batches)
+
+
+def test_the_next_epoch_is_made_ready_while_this_one_is_evaluated(tmp_path: Path) -> None:
+    watched, plain = Watched(), NumpyEngine()
+    train(config(epochs=3), watched, tmp_path / "a")
+    train(config(epochs=3), plain, tmp_path / "b")
+    assert watched.early == [True, True, False], "there is none after the last"
+    assert watched.seen == plain.seen
+
+
+def test_what_was_made_ready_for_an_epoch_that_does_not_come_is_given_up(tmp_path: Path) -> None:
+    engine = Watched(accuracies=[0.5, 0.4, 0.4])
+    result, _ = train(
+        config(epochs=9, early_stopping=EarlyStoppingConfig(metric="eval/accuracy", patience=1)), engine, tmp_path
+    )
+    assert result.ended != "trained for 9 epochs"
+    assert engine.early[-1]
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def test_a_limit_cuts_epochs_and_is_no_error_for_a_small_split(tmp_path: Path) -> None:
+    engine = NumpyEngine()
+    result, _ = train(config(limit_train_batches=3, limit_eval_batches=1), engine, tmp_path / "a")
+    assert result.steps == 6
+    assert train(config(limit_train_batches=300), NumpyEngine(), tmp_path / "b")[0].steps == 2 * STEPS
+    with pytest.raises(ConfigError, match=r"trainer\.steps_per_epoch=300 is refused"):
+        lengths.epoch_steps(config(steps_per_epoch=300), EXAMPLES)
+
+
+def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_them(tmp_path: Path) -> None:
+    engine = NumpyEngine()
+    result, _ = train(config(epochs=3, overfit_batches=2), engine, tmp_path)
+    assert engine.seen[:2] == engine.seen[2:4] == engine.seen[4:6]
+    assert len({label for labels in engine.seen for label in labels}) == 2 * BATCH == result.evaluation.examples
+    assert result.evaluation.accuracy == 1.0, "labels of the training split, all below w"
+
+
+def test_overfitting_on_more_batches_than_there_are_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.overfit_batches=11 is refused: split train has 10 batches"):
+        lengths.epoch_steps(config(overfit_batches=11), EXAMPLES)
+
+
+@pytest.mark.parametrize(("start", "steps"), [(0, 1), (4, 5), (9, 2), (18, 2)])
+def test_exactly_the_named_steps_are_traced(tmp_path: Path, start: int, steps: int) -> None:
+    engine = NumpyEngine()
+    train(config(profile=ProfileConfig(start, steps)), engine, tmp_path)
+    assert engine.traced == [(tmp_path / "profile", list(range(start, start + steps)))]
+
+
+def test_a_trace_that_begins_too_late_is_refused() -> None:
+    profile.check(config(profile=ProfileConfig(15, 5)), 20)
+    with pytest.raises(ConfigError, match=r"trainer\.profile\.start=16 is refused: 5 steps are traced"):
+        profile.check(config(profile=ProfileConfig(16, 5)), 20)
+
+
+def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:
+    def accuracy(mean: str) -> float:
+        run = config(epochs=1, eval_mean=mean)
+        run.dataset.eval_batch_size = 5
+        engine = NumpyEngine(w=103.5 - 205)  # what a step adds on average is 20.5: ten of them end at 103.5
+        return train(run, engine, tmp_path / mean)[0].evaluation.accuracy
+
+    # Of 101 to 107, cut into five and two, the first three are below.
+    assert accuracy("examples") == pytest.approx(3 / 7)
+    assert accuracy("batches") == pytest.approx((3 / 5 + 0 / 2) / 2)
