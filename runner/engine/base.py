@@ -8,25 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
+from runner.data.base import Array, ArraySpec, DataSource
 from runner.layout import Placement
-
-Array = npt.NDArray[Any]
+from runner.task.base import Evaluation, Task
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Shapes that an engine is built for.
+    """What an engine is built for.
 
     Attributes:
-      input_shape: (height, width, channel) of one uint8 image.
-      num_classes: labels are 0 .. num_classes - 1.
+      arrays: specs of a batch's arrays by name; `weight` is not among them.
+      task: made of the same specs.
     """
 
-    input_shape: tuple[int, int, int]
-    num_classes: int
+    arrays: Mapping[str, ArraySpec]
+    task: Task
+
+    @property
+    def inputs(self) -> dict[str, ArraySpec]:
+        """Specs of what the model takes, by name."""
+        return self.task.input_specs()
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,13 @@ class HostBatches:
     """Up to K batches of one device call, on the host.
 
     Attributes:
-      images: uint8 (K, B, height, width, channel); or int32 (K, B), their places in the split that the engine holds.
-      labels: int32 (K, B).
-      weights: float32 (K, B), 1 for an example and 0 for padding.
+      arrays: by name, each (K, B, ...): those of the dataset, or `row` alone where the engine keeps the split on its
+        devices; and `weight`, float32 (K, B). Padding has the arrays of some example.
+      weights: float32 (K, B), `Task.weights` of them: what each example counts for in a mean over its batch.
       steps: how many of the K are real; the rest is padding that is not computed.
     """
 
-    images: Array
-    labels: Array
+    arrays: Mapping[str, Array]
     weights: Array
     steps: int
 
@@ -50,23 +51,22 @@ class HostBatches:
 class PlacedBatches:
     """The same on the devices, with what the host needs to read the results."""
 
-    images: Any
-    labels: Any
+    arrays: Mapping[str, Any]
     weights: Array
     steps: int
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Per-step means over each global batch, read back.
+    """Sums over each step's global batch, read back.
 
     Attributes:
-      loss: float32 (steps,), mean cross-entropy in nats, regularisation losses added.
-      accuracy: float32 (steps,).
+      sums: float64 (steps,) by name: `loss`, regularisation losses times the weight added, and the task's.
+      weight: float64 (steps,), what each sum is of: sums / weight are the steps' means.
     """
 
-    loss: Array
-    accuracy: Array
+    sums: Mapping[str, Array]
+    weight: Array
 
 
 class Pending(Protocol):
@@ -78,26 +78,7 @@ class Pending(Protocol):
 
 
 @dataclass(frozen=True)
-class EvalMetrics:
-    """Metrics over every example of a split.
-
-    Attributes:
-      loss: mean cross-entropy in nats.
-      accuracy: share of examples whose largest logit is the label.
-      examples: how many were counted.
-      confusion: int64 (num_classes, num_classes), rows are labels, columns predictions.
-      logits: float32 (examples, num_classes), in the split's order; empty where they were not kept.
-    """
-
-    loss: float
-    accuracy: float
-    examples: int
-    confusion: Array
-    logits: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-
-
-@dataclass(frozen=True)
-class Part:
+class Shard:
     """A piece of a variable as one device holds it, copied to the host.
 
     Attributes:
@@ -128,7 +109,7 @@ class VariableInfo:
     bytes_per_device: int
 
 
-IMAGES = "(images)"  # stands for the layer that gives the model its inputs
+INPUTS = "(inputs)"  # stands for the layer that gives the model its inputs; `(inputs)/<name>` where there are several
 
 
 @dataclass(frozen=True)
@@ -136,7 +117,7 @@ class LayerInput:
     """What one layer takes.
 
     Attributes:
-      layer: canonical path of the layer that gives it; `IMAGES`; empty where the engine does not tell.
+      layer: canonical path of the layer that gives it; `INPUTS`; empty where the engine does not tell.
       shape: of the whole input for one global batch.
     """
 
@@ -249,7 +230,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def trained(self) -> Sequence[str]:
+    def trainable(self) -> Sequence[str]:
         """Returns the canonical paths of the variables that are trained."""
         ...
 
@@ -269,7 +250,7 @@ class Engine(Protocol):
         """Returns the paths of variables that operations need whole on each device, however they are stored."""
         ...
 
-    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
         """Evaluates over every example of weight 1, with the averages of the weights where the run keeps them."""
         ...
 
@@ -281,7 +262,7 @@ class Engine(Protocol):
         """Returns whole host arrays by canonical path: variables and slots."""
         ...
 
-    def parts(self) -> dict[str, list[Part]]:
+    def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of variables and slots by canonical path, each in its different pieces."""
         ...
 
@@ -304,17 +285,17 @@ class CountsCost(Protocol):
 
 
 @runtime_checkable
-class HoldsImages(Protocol):
-    """An engine that can keep a split's images on its devices.
+class CachesSplit(Protocol):
+    """An engine that can keep a split's arrays on its devices.
 
     Attributes:
-      holds: whether it keeps one; batches then say where in it their images are.
+      caches: whether it keeps one; batches then say by `row` where in it their examples are.
     """
 
-    holds: bool
+    caches: bool
 
-    def hold(self, images: Array) -> None:
-        """Keeps a split's images, uint8 (N, height, width, channel), where the config and their size allow it."""
+    def cache_on_device(self, source: DataSource) -> None:
+        """Keeps a split, where the config and its size allow it and it lies in memory; before a step is compiled."""
         ...
 
 
@@ -322,27 +303,17 @@ class HoldsImages(Protocol):
 class ShowsPieces(Protocol):
     """An engine that tells how a batch lies on its devices, for the picture of it."""
 
-    def image_pieces(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
-        """Returns device number -> (start, stop) in each dim of what the device holds of a batch of images."""
+    def input_pieces(self) -> Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]]:
+        """Returns, for each input, device number -> (start, stop) in each dim of what the device holds of a batch."""
         ...
 
 
-def hold(engine: Engine, images: Array) -> None:
-    """Lets an engine keep a split's images on its devices, if it can; comes before its step is compiled.
-
-    Args:
-      engine: built.
-      images: uint8 (N, height, width, channel).
-    """
-    if isinstance(engine, HoldsImages):
-        engine.hold(images)
+def cache_on_device(engine: Engine, source: DataSource) -> None:
+    """Lets an engine keep a split on its devices, if it can; comes before its step is compiled."""
+    if isinstance(engine, CachesSplit):
+        engine.cache_on_device(source)
 
 
-def holds_images(engine: Engine) -> bool:
-    """Returns whether an engine keeps its split's images, so that batches need only say where in it they are."""
-    return isinstance(engine, HoldsImages) and engine.holds
-
-
-def as_float(array: Array) -> Array:
-    """Returns float32 images in [0, 1] of uint8 ones, as the engines scale them on the device."""
-    return array.astype(np.float32) / np.float32(255)
+def caches_split(engine: Engine) -> bool:
+    """Returns whether an engine keeps its split, so that batches need only say where in it they are."""
+    return isinstance(engine, CachesSplit) and engine.caches

@@ -1,0 +1,137 @@
+"""What the rest of the runner knows of data: named arrays, whose first dim is the examples. Imports NumPy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
+Batch = Mapping[str, Array]
+
+WEIGHT = "weight"  # float32 (B,): 1 an example, 0 padding; the only way in which padding is told
+ROW = "row"  # int32 (B,): where the example is in a split whose arrays an engine keeps on its devices
+RESERVED = (WEIGHT, ROW)  # names that no array of a dataset may have
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One named array of a dataset.
+
+    Attributes:
+      shape: of one example, without the examples' dim.
+      dtype: as `uint8`.
+      dims: a name a dim of `shape`, as `height`, `width`, `channel`, `sequence`; empty where a dim has none.
+      names: of the categories that an integer array counts, or of the columns of its last dim; empty: they have none.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    dims: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def is_image(self) -> bool:
+        """Tells whether it has the dims height and width."""
+        return "height" in self.dims and "width" in self.dims
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one example."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class DataSource(Protocol):
+    """Examples that can be read in any order; a source has no order of its own.
+
+    Attributes:
+      specs: of its arrays by name.
+    """
+
+    specs: Mapping[str, ArraySpec]
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        ...
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples, each (len(rows), *shape).
+
+        Args:
+          rows: int64 (n,), each from 0 to `size` - 1, in any order and as often as wanted.
+
+        Raises:
+          DataError: an example can't be read; names the file.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Examples that lie in RAM, or mapped from disk, as whole arrays.
+
+    Attributes:
+      arrays: by name, each (N, ...), read-only.
+      specs: of the same names.
+    """
+
+    arrays: Mapping[str, Array]
+    specs: Mapping[str, ArraySpec]
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return len(next(iter(self.arrays.values())))
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples; what is on disk is read in the order in which it lies there."""
+        if not any(isinstance(array, np.memmap) for array in self.arrays.values()):
+            return {name: array[rows] for name, array in self.arrays.items()}
+        there, back = np.unique(rows, return_inverse=True)
+        return {
+            name: array[there][back] if isinstance(array, np.memmap) else array[rows]
+            for name, array in self.arrays.items()
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A dataset, cut as the config says.
+
+    Attributes:
+      name: as `mnist` or `emnist/letters`, or the name of a file or folder.
+      version: the builder's; empty where there is none.
+      train: what is trained on.
+      validation: what evaluations during training are on; None: they are on `test`.
+      test: what is evaluated at the end, and by runner.evaluate.
+      digest: sha256 (hex) of all the dataset's content, whatever the splits select.
+      source: where the data came from, in words.
+    """
+
+    name: str
+    version: str
+    train: DataSource
+    test: DataSource
+    validation: DataSource | None
+    digest: str
+    source: str
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """Specs of the arrays of every split."""
+        return self.train.specs
+
+    @property
+    def selecting(self) -> DataSource:
+        """What evaluations during training are on, and what selects the best checkpoint."""
+        return self.test if self.validation is None else self.validation
+
+    @property
+    def selecting_name(self) -> str:
+        """`validation` or `test`."""
+        return "test" if self.validation is None else "validation"

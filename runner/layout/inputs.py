@@ -1,0 +1,42 @@
+"""How a batch's arrays lie on the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.config.schema import LayoutConfig
+from runner.data.base import WEIGHT, ArraySpec
+from runner.layout.rules import Spec
+
+BATCH = "batch"
+
+
+def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
+    """Returns the axis that splits examples: the first entry of `layout.inputs`, else the mesh's axis `batch`.
+
+    Args:
+      config: checked, so that its inputs agree.
+      axes: mesh axis to size.
+    """
+    for spec in config.inputs.values():
+        if spec:
+            return spec[0]
+    return BATCH if BATCH in axes else None
+
+
+def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:
+    """Returns one entry a dim, the examples' first, of every array of a batch and of `weight`.
+
+    An array that `layout.inputs` does not name is split over its first dim alone.
+
+    Args:
+      config: checked.
+      arrays: specs by name.
+      axes: mesh axis to size.
+    """
+    first = batch_axis(config, axes)
+    found: dict[str, Spec] = {}
+    for name, spec in arrays.items():
+        named = config.inputs.get(name)
+        found[name] = tuple(named) if named else (first, *[None] * len(spec.shape))
+    return found | {WEIGHT: (first,)}
