@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
-Function = Callable[..., Any]
+Tensor = Any  # a number, or an array of TensorFlow or JAX, whose types no checker knows
+Function = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Arrays:
     number: Function
 
 
-def of(module: Any) -> Arrays:
+def of(module: ModuleType) -> Arrays:
     """Returns the functions of `math`, `tensorflow` or `jax.numpy`.
 
     Args:
@@ -56,7 +58,7 @@ def of(module: Any) -> Arrays:
     raise ValueError(f"array module {name} is unknown, known are {', '.join(makers)}")
 
 
-def _python(module: Any) -> Arrays:
+def _python(module: ModuleType) -> Arrays:
     del module
     return Arrays(
         square=lambda x: x * x,
@@ -72,7 +74,7 @@ def _python(module: Any) -> Arrays:
     )
 
 
-def _tensorflow(tf: Any) -> Arrays:
+def _tensorflow(tf: ModuleType) -> Arrays:
     return Arrays(
         square=tf.square,
         sqrt=tf.sqrt,
@@ -87,7 +89,7 @@ def _tensorflow(tf: Any) -> Arrays:
     )
 
 
-def _jax(jnp: Any) -> Arrays:
+def _jax(jnp: ModuleType) -> Arrays:
     from jax import lax
 
     return Arrays(
