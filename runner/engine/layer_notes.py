@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-from runner.engine.base import IMAGES, LayerInput, LayerOutput
+from runner.engine.base import INPUTS, LayerInput, LayerOutput
+
+
+class Shaped(Protocol):
+    """A tensor of TensorFlow or JAX while a call is traced."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its whole shape."""
+        ...
+
+    @property
+    def dtype(self) -> object:
+        """TensorFlow's type or NumPy's."""
+        ...
 
 
 class Outputs:
@@ -15,17 +29,18 @@ class Outputs:
       found: one entry a tensor, in the order of the calls.
     """
 
-    def __init__(self, images: Any) -> None:
+    def __init__(self, inputs: Shaped | Mapping[str, Shaped]) -> None:
         """Begins a call.
 
         Args:
-          images: what the model is called with.
+          inputs: what the model is called with.
         """
         self.found: list[LayerOutput] = []
-        self._givers = {id(images): IMAGES}
-        self._kept = [images]  # so that no other tensor gets its id
+        named = {f"{INPUTS}/{name}": x for name, x in inputs.items()} if isinstance(inputs, Mapping) else {INPUTS: inputs}
+        self._givers = {id(x): giver for giver, x in named.items()}
+        self._kept = [*named.values()]  # so that no other tensor gets its id
 
-    def note(self, layer: str, kind: str, taken: Iterable[Any], given: Iterable[Any]) -> None:
+    def note(self, layer: str, kind: str, taken: Iterable[Shaped], given: Iterable[Shaped]) -> None:
         """Notes one call of a layer.
 
         Args:
@@ -41,6 +56,6 @@ class Outputs:
             self._kept.append(each)
 
 
-def _name(dtype: Any) -> str:
+def _name(dtype: object) -> str:
     """Returns `float32` for TensorFlow's type and for numpy's."""
     return str(getattr(dtype, "name", dtype))

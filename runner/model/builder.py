@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
-
-OF_A_STATE = ("optimizer", "ema")  # what the paths of slots and of averages of weights begin with
+from runner.engine.base import DataSpec
+from runner.optim.paths import RESERVED
 
 
 def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -20,22 +20,63 @@ def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **given: Any) -> Any:
+def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
+    """Returns what a builder is told of the data, by the names of its parameters.
+
+    `inputs` is name -> ArraySpec of what the model is called with, `outputs` the task's OutputSpec; `input_shape` is the
+    shape of one example of the only input, and `num_classes` the number of units, where there are such.
+
+    Args:
+      builder: of the config's target.
+      config: the model's.
+      data: what the engine is built for.
+
+    Raises:
+      ConfigError: it asks for the one shape of several inputs, or for a number of units that the task leaves open.
+    """
+    taken, inputs, outputs = parameters(builder), data.inputs, data.task.outputs
+    several = len(inputs) > 1
+    told: dict[str, Any] = {}
+    if "inputs" in taken:
+        told["inputs"] = inputs
+    elif not several:  # what takes neither is refused where it is called
+        told["input_shape"] = next(iter(inputs.values())).shape
+    elif "input_shape" in taken:
+        first = next(iter(inputs))
+        raise ConfigError(
+            f"model._target_={config.target} is refused: it takes `input_shape`, of one input, and the task has "
+            f"{', '.join(inputs)}; write it to take `inputs`, or set task.inputs=[{first}]"
+        )
+    else:
+        told["inputs"] = inputs
+    if "outputs" in taken:
+        told["outputs"] = outputs
+    elif outputs.units is not None and ("num_classes" in taken or "inputs" not in told):
+        told["num_classes"] = outputs.units
+    elif "num_classes" in taken or "inputs" not in told:
+        raise ConfigError(
+            f"model._target_={config.target} is refused: it takes `num_classes`, and the task leaves the number of "
+            "units open; write it to take `outputs`"
+        )
+    return told
+
+
+def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **told: Any) -> Any:
     """Calls a builder with the config's options.
 
     Args:
       builder: of the config's target.
       config: its options go along.
       mend: what else to do where it raises, or does not take what it is given.
-      **given: `keras`, `input_shape`, `num_classes` and what else the engine gives.
+      **told: `keras`, what `given` returns, and what else the engine gives.
 
     Raises:
       ConfigError: it does not take what it is given, or it raised. Whatever that is, it is the config's fault, and
         goes into one line.
     """
-    _check_takes(builder, config, given, mend)
+    _check_takes(builder, config, told, mend)
     try:
-        return builder(**given, **config.options)
+        return builder(**told, **config.options)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
@@ -43,7 +84,7 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **giv
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
 
 
-def _check_takes(builder: Callable[..., Any], config: ModelConfig, given: Mapping[str, Any], mend: str) -> None:
+def _check_takes(builder: Callable[..., Any], config: ModelConfig, told: Mapping[str, Any], mend: str) -> None:
     """Refuses a callable that is no builder before it is called: it may do anything."""
     try:
         signature = inspect.signature(builder, follow_wrapped=False)  # a wrapper takes what it takes itself
@@ -52,12 +93,12 @@ def _check_takes(builder: Callable[..., Any], config: ModelConfig, given: Mappin
             f"model._target_={config.target} is refused: it does not tell what it takes; name a function of Python"
         ) from error
     try:
-        signature.bind(**given, **config.options)
+        signature.bind(**told, **config.options)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
         raise ConfigError(
             f"model._target_={config.target} is refused: it takes {takes}, and a builder takes "
-            f"{', '.join([*given, *config.options])}; {mend or error}"
+            f"{', '.join([*told, *config.options])}; {mend or error}"
         ) from error
 
 
@@ -71,19 +112,6 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
         raise ConfigError(
             f"model._target_={config.target} is refused: a builder returns a keras.Model made with the `keras` it is "
             f"given ({library}), this one returned {type(model).__name__}"
-        )
-
-
-def check_outputs(shape: Sequence[int | None], num_classes: int, config: ModelConfig) -> None:
-    """Checks that a model gives one logit a class.
-
-    Raises:
-      ConfigError: it gives something else.
-    """
-    if tuple(shape[1:]) != (num_classes,):
-        raise ConfigError(
-            f"model._target_={config.target} is refused: the model gives {list(shape)}, allowed is [batch, "
-            f"{num_classes}], one logit a class of the dataset; end it in a layer of that size"
         )
 
 
@@ -116,7 +144,7 @@ def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
     """
     for path in paths:
         first = path.split("/")[0]
-        if first in OF_A_STATE:
+        if first in RESERVED:
             raise ConfigError(
                 f"model._target_={config.target} is refused: a layer has the name '{first}', under which checkpoints "
                 f"keep what is not the model's; name it otherwise, as '{first}_layer'"

@@ -1,0 +1,136 @@
+"""What all engines have in common: the order of a build, gradients in rounds, evaluation, the loading of a state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from runner import layout
+from runner.config.schema import RunConfig
+from runner.data.base import Array
+from runner.engine import calls, evaluation
+from runner.engine.base import Collective, DataSpec, HostBatches, PlacedBatches, VariableInfo
+from runner.layout.inputs import input_specs
+from runner.task.base import Evaluation
+
+T = TypeVar("T")  # an array on the engine's devices
+
+
+class MeshEngine(ABC, Generic[T]):
+    """The part of `runner.engine.base.Engine` that needs no library.
+
+    Attributes:
+      placements: of every variable, by canonical path; made by `build`.
+    """
+
+    placements: Mapping[str, layout.Placement]
+
+    def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
+        """Takes what `runner.engine.registry.make_engine` is given."""
+        self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
+        self._axes = config.mesh.axes
+        self._microbatches = config.trainer.accumulate_steps
+        self._microbatch_size = config.dataset.batch_size // self._microbatches
+        self._array_specs = input_specs(config.layout, data.arrays, self._axes)
+        # Gradients are summed over these axes, activations over the others.
+        self._data_axes = {axis for spec in self._array_specs.values() for axis in spec if axis}
+
+    def build(self) -> None:
+        """Makes devices, mesh, model and slots, and places them.
+
+        Raises:
+          ConfigError: a layout that does not fit the model, or a builder that fails.
+          EngineError: the mesh computes wrong numbers.
+        """
+        self._make_mesh()
+        shapes = self._make_model()
+        self.placements = layout.resolve(self._config.layout, shapes, self._axes)
+        self._make_state()
+        self._make_programs()
+
+    @abstractmethod
+    def _make_mesh(self) -> None:
+        """Makes the devices, and checks their arithmetic where that is in doubt."""
+
+    @abstractmethod
+    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
+        """Makes and checks the model, and returns its variables' shapes by canonical path."""
+
+    @abstractmethod
+    def _make_state(self) -> None:
+        """Places variables and slots as `placements` says."""
+
+    @abstractmethod
+    def _make_programs(self) -> None:
+        """Prepares what is traced later."""
+
+    @property
+    @abstractmethod
+    def trainable(self) -> Sequence[str]:
+        """Returns the canonical paths of the variables that are trained."""
+
+    @abstractmethod
+    def place(self, batches: HostBatches) -> PlacedBatches:
+        """Puts batches on the devices, split as the layout says."""
+
+    @abstractmethod
+    def variables(self) -> Mapping[str, VariableInfo]:
+        """Returns canonical path to variable."""
+
+    @abstractmethod
+    def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
+        """Returns one micro-batch's share of the gradients of the first step's loss, in the order of `trainable`."""
+
+    @abstractmethod
+    def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[T]:
+        """Begins to compute a batch, without dropout and the like."""
+
+    @abstractmethod
+    def _to_host(self, value: T) -> Array:
+        """Waits for what is on the devices and returns it whole."""
+
+    @abstractmethod
+    def _assign(self, values: Mapping[str, Array]) -> None:
+        """Sets all variables and slots from whole host arrays of their shapes and dtypes."""
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Lets the model compute with the averages of its weights, where the run keeps them."""
+        yield
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns the first batch's whole gradients; the state stays as it is."""
+        placed = self.place(calls.first(batches))
+        rounds = [self._gradient_round(placed, step, index) for index in range(self._microbatches)]
+        sums = [np.array(sum(found)) for found in zip(*rounds, strict=True)]
+        return dict(zip(self.trainable, sums, strict=True))
+
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
+        """Evaluates batch by batch; each is read when the next has been started."""
+        with self._averaged_weights():
+            return evaluation.evaluate(
+                self._data.task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs
+            )
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Sets variables and slots.
+
+        Raises:
+          ValueError: a path that is missing or unknown, or an array of another shape.
+        """
+        own = self.variables()
+        if set(own) != set(state):
+            raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
+        for path, info in own.items():
+            if info.shape != state[path].shape:
+                raise ValueError(f"{path} has shape {info.shape}, the state has {state[path].shape}")
+        self._assign({path: state[path].astype(info.dtype) for path, info in own.items()})
+
+    def _per_step(self, found: Iterable[Collective]) -> list[Collective]:
+        """Returns what a step communicates, of what each of its micro-batches does."""
+        return [replace(c, count=c.count * self._microbatches, bytes=c.bytes * self._microbatches) for c in found]

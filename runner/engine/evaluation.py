@@ -1,0 +1,106 @@
+"""An evaluation, for every engine: what its batches give is added up on the host, while the next one is computed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from runner.data.base import WEIGHT, Array
+from runner.engine.base import HostBatches
+from runner.task.base import LOSS, Evaluation, Task
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")  # an array on an engine's devices
+
+MOST_KEPT = 1 << 29  # bytes of outputs that are kept; those of a larger split are left out, and the log says so
+
+
+@dataclass(frozen=True)
+class BatchResult(Generic[T]):
+    """What a batch gave, still on the devices.
+
+    Attributes:
+      loss: float32 (B,), each example's.
+      totals: of `Task.totals`, by name.
+      outputs: float32 (B, ...), the model's.
+    """
+
+    loss: T
+    totals: Mapping[str, T]
+    outputs: T
+
+
+def evaluate(
+    task: Task,
+    batches: Iterable[HostBatches],
+    start: Callable[[HostBatches], BatchResult[T]],
+    to_host: Callable[[T], Array],
+    *,
+    keep_outputs: bool = False,
+) -> Evaluation:
+    """Evaluates over every example of weight 1.
+
+    Args:
+      task: makes metrics of what is added up.
+      batches: of one batch each, K = 1.
+      start: begins to compute a batch.
+      to_host: gives the whole host array of what is on the devices.
+      keep_outputs: give the model's outputs too, up to `MOST_KEPT` bytes.
+    """
+    sums = _Sums(task, to_host, keep_outputs=keep_outputs)
+    pending: tuple[BatchResult[T], HostBatches] | None = None
+    for batch in batches:
+        started = start(batch)
+        if pending is not None:
+            sums.add(*pending)
+        pending = started, batch
+    if pending is not None:
+        sums.add(*pending)
+    return sums.evaluation()
+
+
+class _Sums(Generic[T]):
+    """Sums over the batches so far: float64, int64 for whole numbers."""
+
+    def __init__(self, task: Task, to_host: Callable[[T], Array], *, keep_outputs: bool) -> None:
+        self._task, self._to_host, self._keeps = task, to_host, keep_outputs
+        self._loss = self._weight = 0.0
+        self._examples = self._bytes = 0
+        self._totals: dict[str, Array] = {}
+        self._outputs: list[Array] = []
+
+    def add(self, result: BatchResult[T], batch: HostBatches) -> None:
+        """Waits for a batch and adds it."""
+        weights = batch.weights[0]
+        real = batch.arrays[WEIGHT][0] > 0
+        # Chosen, not multiplied: what padding gives may be no number.
+        self._loss += float(np.where(weights > 0, self._to_host(result.loss), 0.0).sum(dtype=np.float64))
+        self._weight += float(weights.sum(dtype=np.float64))
+        self._examples += int(real.sum())
+        for name, value in result.totals.items():
+            total = self._to_host(value)
+            total = total.astype(np.float64 if np.issubdtype(total.dtype, np.floating) else np.int64)
+            self._totals[name] = self._totals[name] + total if name in self._totals else total
+        if self._keeps:
+            self._keep(np.asarray(self._to_host(result.outputs), np.float32)[real])
+
+    def _keep(self, rows: Array) -> None:
+        self._outputs.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > MOST_KEPT:
+            logger.warning("the model's outputs are not kept: they take more than %d MiB", MOST_KEPT >> 20)
+            self._outputs, self._keeps = [], False
+
+    def evaluation(self) -> Evaluation:
+        """Returns the sums as metrics."""
+        metrics = {LOSS: self._loss / self._weight if self._weight else 0.0}
+        totals = self._totals | {LOSS: np.float64(self._loss), WEIGHT: np.float64(self._weight)}
+        if self._examples:
+            metrics |= self._task.summary(self._totals)
+        outputs = np.concatenate(self._outputs) if self._outputs else np.zeros((0,), np.float32)
+        return Evaluation(metrics, self._examples, {k: np.asarray(v) for k, v in totals.items()}, outputs)
