@@ -28,7 +28,7 @@ _VALUED = {
     **dict.fromkeys(("--info", "-i"), "all, config, defaults, defaults-tree, plugins or searchpath"),
 }
 _FOLDERS = ("--config-dir", "-cd")
-_FREE = ("mesh.axes", "tracking.tags")
+_FREE = ("mesh.axes", "layout.inputs", "tracking.tags")
 _LONGEST = 200  # characters of an argument that are shown
 
 

@@ -6,22 +6,8 @@ from collections.abc import Mapping
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT, ArraySpec
+from runner.layout.axes import batch_axis
 from runner.layout.rules import Spec
-
-BATCH = "batch"
-
-
-def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
-    """Returns the axis that splits examples: the first entry of `layout.inputs`, else the mesh's axis `batch`.
-
-    Args:
-      config: checked, so that its inputs agree.
-      axes: mesh axis to size.
-    """
-    for spec in config.inputs.values():
-        if spec:
-            return spec[0]
-    return BATCH if BATCH in axes else None
 
 
 def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:

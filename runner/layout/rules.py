@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.layout.axes import data_axes
 
 Spec = tuple[str | None, ...]
 Shape = tuple[int, ...]
@@ -163,5 +164,5 @@ def show(spec: Iterable[str | None]) -> str:
 
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:
     """Returns the axes of more than one device that split no dim of the inputs: those are there to split weights."""
-    taken = {axis for spec in config.inputs.values() for axis in spec}
+    taken = data_axes(config, axes)
     return {axis: size for axis, size in axes.items() if size > 1 and axis not in taken}

@@ -1,19 +1,24 @@
-"""What of a layout can be refused from the config and the mesh alone, and from the images' shape."""
+"""What of a layout can be refused from the config and the mesh alone, and from the specs of the dataset's arrays."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import ConfigError, refuse
+from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.host import paths
-from runner.layout.rules import Shape, mend_divisibility, show
+from runner.layout.axes import BATCH
+from runner.layout.rules import mend_divisibility, show
 
-_INPUT_RANKS = {"image": 4, "label": 1}
-_IMAGE_DIMS = ("batch", "height", "width", "channel")
+if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
+    from runner.data.base import ArraySpec
+
+# Records of before name it whatever the dataset's target is called.
+_RECORDED = "label"
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
@@ -31,37 +36,61 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     _check_inputs_form(config, axes)
 
 
-def check_inputs(config: LayoutConfig, image_shape_bhwc: tuple[int, int, int, int], axes: Mapping[str, int]) -> None:
-    """Checks that the images can be split as `inputs.image` says.
+def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
+    """Checks that a batch's arrays can be split as `inputs` says.
 
     Args:
       config: checked.
-      image_shape_bhwc: (batch, height, width, channel) of a micro-batch.
+      arrays: specs by name.
+      batch: examples of a micro-batch.
       axes: mesh axis to size.
 
     Raises:
-      ConfigError: a dim that its axis does not divide.
+      ConfigError: an array that is not there, a spec of another rank, or a dim that its axis does not divide.
     """
-    spec = config.inputs["image"]
-    for index, (dim, axis) in enumerate(zip(image_shape_bhwc, spec, strict=True)):
-        if axis is not None and dim % axes[axis]:
+    for name, spec in config.inputs.items():
+        key = f"layout.inputs.{name}"
+        if name in arrays:
+            _check_fits(key, spec, batch, arrays[name], axes)
+        elif name != _RECORDED or len(spec) != 1:
             raise refuse(
-                "layout.inputs.image",
+                key,
                 show(spec),
-                allowed=f"axis {axis!r} of size {axes[axis]} does not divide dim {index}, the {_IMAGE_DIMS[index]} "
-                f"({dim}), of images {list(image_shape_bhwc)}",
-                mend=_mend_image(index, image_shape_bhwc, spec, axes),
+                allowed=f"one of the dataset's arrays {', '.join(arrays)}",
+                mend=did_you_mean(name, list(arrays)),
             )
 
 
-def _mend_image(index: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
-    axis = spec[index]
-    assert axis is not None
-    ways = mend_divisibility(index, shape, spec, axes)
-    if index not in (1, 2):
-        return ways
-    size = [-(-shape[i] // axes[split]) * axes[split] if (split := spec[i]) else shape[i] for i in (1, 2)]
-    return f"{ways}, or set dataset.image_size=[{size[0]},{size[1]}]"
+def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySpec, axes: Mapping[str, int]) -> None:
+    shape = (batch, *array.shape)
+    # Dims that have no name go by their number.
+    names = ("batch", *(array.dims or [""] * len(array.shape)))
+    if len(spec) != len(shape):
+        whole = f"[{', '.join(name or str(size) for name, size in zip(names, shape, strict=True))}]"
+        example = show((*spec[:1], *["null"] * len(array.shape)))
+        raise refuse(
+            key,
+            show(spec),
+            allowed=f"{len(shape)} entries, one a dim of {whole}",
+            mend=f"write {key}={example}",
+        )
+    for index, (dim, axis) in enumerate(zip(shape, spec, strict=True)):
+        if axis is None or dim % axes[axis] == 0:
+            continue
+        called = f"dim {index}, the {names[index]} ({dim})," if names[index] else f"dim {index} ({dim})"
+        mend = mend_divisibility(index, shape, spec, axes)
+        if names[index] in ("height", "width"):
+            sizes = {
+                name: -(-size // axes[split]) * axes[split] if split else size
+                for name, size, split in zip(names, shape, spec, strict=True)
+            }
+            mend += f", or set dataset.image_size=[{sizes['height']},{sizes['width']}]"
+        raise refuse(
+            key,
+            show(spec),
+            allowed=f"axis {axis!r} of size {axes[axis]} does not divide {called} of {list(shape)}",
+            mend=mend,
+        )
 
 
 def _check_match(key: str, rule: RuleConfig) -> None:
@@ -118,26 +147,25 @@ def _check_reached(key: str, rule: RuleConfig, earlier: Sequence[RuleConfig]) ->
 
 
 def _check_inputs_form(config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    for name in config.inputs:
-        if name not in _INPUT_RANKS:
-            raise refuse(f"layout.inputs.{name}", config.inputs[name], allowed="image and label", mend="rename it")
-    for name, rank in _INPUT_RANKS.items():
-        spec = config.inputs.get(name)
-        if spec is None or len(spec) != rank:
+    if not config.inputs and BATCH not in axes and math.prod(axes.values()) > 1:  # every device would do the same
+        raise _no_axis("layout.inputs", "{}", BATCH, axes)
+    first: str | None = None
+    for name, spec in config.inputs.items():
+        key = f"layout.inputs.{name}"
+        if not name.isidentifier():
+            raise refuse(key, show(spec), allowed="names of letters, digits and _", mend="name an array of the dataset")
+        if not spec:
+            raise refuse(key, "[]", allowed="an entry a dim, each an axis or null", mend=f"write {key}=[batch]")
+        _check_spec(key, spec, axes)
+        if first is None:
+            first = name
+        elif spec[0] != config.inputs[first][0]:
             raise refuse(
-                f"layout.inputs.{name}",
-                None if spec is None else show(spec),
-                allowed=f"{rank} entries, each an axis or null",
-                mend="see layout=replicated",
+                key,
+                show(spec),
+                allowed=f"split like the first dim of {first}, {config.inputs[first][0] or 'null'}",
+                mend=f"make the two equal, as {key}={show((config.inputs[first][0], *spec[1:]))}",
             )
-        _check_spec(f"layout.inputs.{name}", spec, axes)
-    if config.inputs["image"][0] != config.inputs["label"][0]:
-        raise refuse(
-            "layout.inputs.label",
-            show(config.inputs["label"]),
-            allowed=f"split like the images' first dim, {config.inputs['image'][0] or 'null'}",
-            mend=f"make the two equal, as layout.inputs.label={show(config.inputs['image'][:1])}",
-        )
 
 
 def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -> None:
