@@ -1,40 +1,37 @@
-"""Image-classification datasets: fetched, prepared by TFDS and decoded once, then read as plain arrays.
-
-Importing this package imports no TensorFlow. TFDS works in a child process, because TensorFlow must not be
-initialised here before the mesh is set up.
-"""
+"""Data: from files, builders and a user's own objects to named arrays. Importing it imports no TensorFlow."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Protocol, cast
 
-from runner.config.errors import ConfigError, DataError
-from runner.config.schema import DatasetConfig
-from runner.data.splits import Slice, parse_split
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.data.base import Dataset, Encoding
+from runner.data.cut import Whole, cut
 
-if TYPE_CHECKING:
-    from runner.data.arrays import Dataset, Split
+__all__ = ["Dataset", "load"]
 
-__all__ = ["Dataset", "Split", "load"]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what needs NumPy when it is asked for: a refusal of a config does not."""
-    if name in ("Dataset", "Split"):
-        from runner.data import arrays
-
-        return getattr(arrays, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Imported when one is asked for: what each of them imports takes longer than a refused config may.
+_SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)}
+_TFDS = "runner.data.sources.tfds"
 
 
-def load(config: DatasetConfig) -> Dataset:
-    """Loads a dataset, fetching and decoding it first where that was not done yet.
+class _Source(Protocol):
+    """A module of `runner.data.sources`."""
+
+    def load(self, config: DatasetConfig, encoding: Encoding | None) -> Whole: ...
+
+
+def load(config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None) -> Dataset:
+    """Loads a dataset and cuts it, fetching and decoding it first where that was not done yet.
 
     Args:
       config: the dataset's config.
+      seed: the run's, which chooses what is held out.
+      encoding: of the run that other data is to be read for; None: it is made of this data.
 
     Returns:
-      The dataset, its images uint8 as TFDS stores them.
+      The dataset.
 
     Raises:
       ConfigError: a key's value does not work with this dataset.
@@ -42,34 +39,8 @@ def load(config: DatasetConfig) -> Dataset:
 
     Example:
       >>> digits = load(DatasetConfig(name="digits"))
-      >>> digits.train.images.shape
-      (1437, 8, 8, 1)
+      >>> digits.train.specs["image"].shape
+      (8, 8, 1)
     """
-    from runner.data import cache
-
-    train, evaluate = _terms("train", config.train), _terms("eval", config.eval)
-    if config.name == "digits":
-        return _digits(config, train, evaluate)
-    wanted, root = cache.request(config), cache.data_dir(config)
-    found = cache.find(root, wanted)
-    if found is None:
-        from runner.data.child import decode
-
-        decode(root, wanted, download=config.download, mirror=config.mirror)
-        found = cache.find(root, wanted)
-    if found is None:
-        raise DataError(f"dataset.name={config.name} was decoded and yet is not in {cache.decoded_dir(root)}")
-    return cache.read(*found, train, evaluate)
-
-
-def _terms(key: str, text: str) -> tuple[Slice, ...]:
-    try:
-        return parse_split(text)
-    except ValueError as error:
-        raise ConfigError(f"dataset.{key}={text} is refused: {error}") from error
-
-
-def _digits(config: DatasetConfig, train: tuple[Slice, ...], evaluate: tuple[Slice, ...]) -> Dataset:
-    from runner.data.digits import load_digits
-
-    return load_digits(train, evaluate, config.image_size)
+    source = cast(_Source, import_module(_SOURCES.get(config.name, _TFDS)))
+    return cut(source.load(config, encoding), config, seed)

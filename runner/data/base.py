@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,6 +99,38 @@ class ArraySource:
         }
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """How values of a user's data became numbers: a run's, which every later look at other data must use.
+
+    Attributes:
+      categories: array of whole numbers -> names of what they count, where words were read.
+      mean: float array -> what was subtracted, one number a column (one where the array has no dims).
+      deviation: likewise, what it was then divided by.
+    """
+
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    deviation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, dict[str, list[str] | list[float]]]:
+        """Returns it as plain values, to be recorded."""
+        return {
+            "categories": {name: list(names) for name, names in self.categories.items()},
+            "mean": {name: list(numbers) for name, numbers in self.mean.items()},
+            "deviation": {name: list(numbers) for name, numbers in self.deviation.items()},
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Mapping[str, Sequence[Any]]]) -> Encoding:
+        """Reads what `to_json` gave."""
+        return cls(
+            categories={name: tuple(map(str, names)) for name, names in content.get("categories", {}).items()},
+            mean={name: tuple(map(float, numbers)) for name, numbers in content.get("mean", {}).items()},
+            deviation={name: tuple(map(float, numbers)) for name, numbers in content.get("deviation", {}).items()},
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A dataset, cut as the config says.
@@ -111,6 +143,8 @@ class Dataset:
       test: what is evaluated at the end, and by runner.evaluate.
       digest: sha256 (hex) of all the dataset's content, whatever the splits select.
       source: where the data came from, in words.
+      selection: `train`, `validation` and `test` -> what each one is, in words, as `train without the 144 held out`.
+      encoding: how its values became numbers; a run records it.
     """
 
     name: str
@@ -120,6 +154,8 @@ class Dataset:
     validation: DataSource | None
     digest: str
     source: str
+    selection: Mapping[str, str] = field(default_factory=dict)
+    encoding: Encoding = field(default_factory=Encoding)
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:

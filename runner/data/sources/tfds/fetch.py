@@ -14,8 +14,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums, downloader
 
 from runner.config.errors import DataError
-from runner.data import mirror
-from runner.data.builders import one_line
+from runner.data.sources.tfds import mirror
+from runner.data.sources.tfds.builders import one_line
 
 _CONNECT_SECONDS = 5.0
 _READ_SECONDS = 60.0

@@ -1,25 +1,27 @@
-"""The decoded cache: `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW]/`, one folder of arrays a split."""
+"""The decoded cache: `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/`, one folder of arrays a split."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from runner.config.errors import ConfigError, DataError, refuse
-from runner.config.schema import DatasetConfig
-from runner.data.arrays import Dataset, Images, Labels, Split
-from runner.data.splits import Slice, resolve
+from runner.config.errors import DataError, refuse
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import Array, ArraySource, ArraySpec
+from runner.data.cut import Whole
 from runner.host.folders import remove_empty, remove_files
 
-FORMAT = 1
+FORMAT = 2
+_IMAGES_FORMAT = 1  # of images and class labels alone, in images.npy and labels.npy
+_IMAGES_FILES = {"image": "images.npy", "label": "labels.npy"}
 _META = "meta.json"
-RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which makes gathering rows faster
 
 _NAME = re.compile(r"(?P<builder>\w+)(?:/(?P<config>[\w.+-]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 
@@ -29,21 +31,30 @@ class Request:
     """Which decoded dataset is wanted.
 
     Attributes:
-      builder: name of the TFDS builder.
+      builder: name of the TFDS builder, or import path of a user's own.
       config: name of the builder's config; null: its default.
       version: null: the newest there is.
       image_size: height and width to resize to; null: as they are.
+      features: names of the features that are taken; null: the supervised ones.
+      code: of a user's own builder, the first digits of its source's sha256; null: one that TFDS ships.
     """
 
     builder: str
-    config: str | None
-    version: str | None
-    image_size: tuple[int, int] | None
+    config: str | None = None
+    version: str | None = None
+    image_size: tuple[int, int] | None = None
+    features: tuple[str, ...] | None = None
+    code: str | None = None
 
     @property
     def name(self) -> str:
         """The name as TFDS writes it, without the version."""
         return f"{self.builder}/{self.config}" if self.config else self.builder
+
+    @property
+    def key(self) -> str:
+        """What names it on the command line, with its value."""
+        return f"dataset.builder={self.builder}" if self.code else f"dataset.name={self.name}"
 
 
 @dataclass(frozen=True)
@@ -56,10 +67,11 @@ class Meta:
       default_config: whether `config` is what the bare builder name means.
       version: the builder's version.
       image_size: size that images were resized to, null for their own.
-      num_classes: number of labels.
-      class_names: their names, in label order.
+      features: names of the features that were asked for, null for the supervised ones.
+      code: see `Request.code`.
+      arrays: by name, the fields of an `ArraySpec`.
       splits: number of examples of each split, in TFDS's order.
-      digest: see `arrays.digest`.
+      digest: see `runner.data.digest`.
       source: where the data came from, in words.
       format: version of this layout.
     """
@@ -69,8 +81,9 @@ class Meta:
     default_config: bool
     version: str
     image_size: list[int] | None
-    num_classes: int
-    class_names: list[str]
+    features: list[str] | None
+    code: str | None
+    arrays: dict[str, dict[str, Any]]
     splits: dict[str, int]
     digest: str
     source: str
@@ -80,8 +93,21 @@ class Meta:
     def folder(self) -> str:
         """Folder name in the cache."""
         size = "x".join(str(side) for side in self.image_size) if self.image_size else None
-        parts = [part for part in (self.name, self.config, self.version, size) if part]
+        features = ",".join(self.features) if self.features else None
+        parts = [part for part in (self.name, self.config, self.version, size, features, self.code) if part]
         return re.sub(r"[^\w.+-]", "_", "-".join(parts))
+
+    @property
+    def specs(self) -> dict[str, ArraySpec]:
+        """Specs of the arrays."""
+        return {
+            name: ArraySpec(tuple(one["shape"]), one["dtype"], tuple(one["dims"]), tuple(one["names"]))
+            for name, one in self.arrays.items()
+        }
+
+    def file(self, array: str) -> str:
+        """Name of an array's file in the folder of a split."""
+        return _IMAGES_FILES[array] if self.format == _IMAGES_FORMAT else f"{array}.npy"
 
 
 def data_dir(config: DatasetConfig) -> Path:
@@ -95,32 +121,29 @@ def decoded_dir(root: Path) -> Path:
     return root / ".decoded"
 
 
-def request(config: DatasetConfig) -> Request:
-    """Reads `dataset.name` and `dataset.image_size`.
+def request(config: DatasetConfig, code: str | None = None) -> Request:
+    """Reads what of a config says which data is wanted.
 
     Args:
       config: the dataset's config.
+      code: of a user's own builder, see `Request.code`.
 
     Returns:
       What to look for in the cache.
 
     Raises:
-      ConfigError: the name is none of a builder that TFDS ships, or the size is not two positive numbers.
+      ConfigError: the name is none of a builder that TFDS ships.
     """
+    size = (config.image_size[0], config.image_size[1]) if config.image_size else None
+    features = tuple(config.features) if config.features else None
+    if config.builder is not None:
+        return Request(config.builder, image_size=size, features=features, code=code)
     match = _NAME.fullmatch(config.name)
     if match is None:
         # Community names, as in `namespace:name`, would have TFDS fetch and import code.
         allowed = "a builder that TFDS ships, as cifar10, emnist/letters or mnist:3.0.1, or digits"
         raise refuse("dataset.name", config.name, allowed=allowed, mend="dataset.name=mnist works")
-    size = config.image_size
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise refuse(
-            "dataset.image_size",
-            list(size),
-            allowed="height and width, both positive",
-            mend="write dataset.image_size=[64,64]",
-        )
-    return Request(match["builder"], match["config"], match["version"], (size[0], size[1]) if size else None)
+    return Request(match["builder"], match["config"], match["version"], size, features)
 
 
 def find(root: Path, wanted: Request) -> tuple[Path, Meta] | None:
@@ -140,19 +163,32 @@ def find(root: Path, wanted: Request) -> tuple[Path, Meta] | None:
 
 def _fits(meta: Meta, wanted: Request) -> bool:
     return (
-        meta.name == wanted.builder
+        meta.code == wanted.code
+        and (wanted.code is not None or meta.name == wanted.builder)
         and (meta.config == wanted.config if wanted.config else meta.default_config)
         and wanted.version in (None, meta.version)
         and meta.image_size == (list(wanted.image_size) if wanted.image_size else None)
+        and meta.features == (list(wanted.features) if wanted.features else None)
     )
 
 
 def _read_meta(path: Path) -> Meta | None:
     try:
         fields = json.loads(path.read_text("utf-8"))
-        return Meta(**fields) if fields.get("format") == FORMAT else None
-    except (OSError, ValueError, TypeError, AttributeError):
+        if fields.get("format") == _IMAGES_FORMAT:
+            fields = _of_images(path.parent, fields)
+        return Meta(**fields) if fields.get("format") in (_IMAGES_FORMAT, FORMAT) else None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None  # of another layout, or removed meanwhile: it is decoded anew
+
+
+def _of_images(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Completes what meta.json says in the first format, whose images tell their shape themselves."""
+    del fields["num_classes"]
+    label = ArraySpec((), "int32", (), tuple(fields.pop("class_names")))
+    images = np.load(folder / next(iter(fields["splits"])) / "images.npy", mmap_mode="r", allow_pickle=False)
+    image = ArraySpec(images.shape[1:], "uint8", ("height", "width", "channel"))
+    return fields | {"features": None, "code": None, "arrays": {"image": asdict(image), "label": asdict(label)}}
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
@@ -183,95 +219,52 @@ def remove(folder: Path) -> None:
     Raises:
       DataError: it holds something else besides, which stays.
     """
-    split = ("images.npy", "labels.npy")
-    names = [_META, *(f"{one.parent.name}/{one.name}" for name in split for one in folder.glob(f"*/{name}"))]
+    names = [_META, *(f"{one.parent.name}/{one.name}" for one in folder.glob("*/*.npy"))]
     remove_files(folder, names)
     remove_empty([*folder.glob("*"), folder])
     if folder.exists():
         raise DataError(f"{folder} is in the way, and holds what no run wrote; move that elsewhere")
 
 
-def arrays(folder: Path, split: str) -> tuple[Images, Labels]:
+def arrays(folder: Path, meta: Meta, split: str) -> dict[str, Array]:
     """Maps a split's arrays from disk.
 
     Args:
       folder: a dataset's folder in the cache.
+      meta: its meta.json.
       split: the split's name.
 
     Returns:
-      Images, uint8 (N, H, W, C), and labels, int32 (N,), both read-only.
+      Arrays by name, each (N, ...), read-only.
 
     Raises:
       DataError: a file is missing or no such array.
     """
-    try:
-        images = np.load(folder / split / "images.npy", mmap_mode="r", allow_pickle=False)
-        labels = np.load(folder / split / "labels.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the decoded data in {folder} is broken ({error}), remove that folder") from error
-    if images.dtype != np.uint8 or images.ndim != 4 or labels.dtype != np.int32 or labels.shape != images.shape[:1]:
-        raise DataError(f"the decoded data in {folder} holds other arrays than it should, remove that folder")
-    return images, labels
+    found = {}
+    for name, spec in meta.specs.items():
+        try:
+            array = np.load(folder / split / meta.file(name), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"the decoded data in {folder} is broken ({error}), remove that folder") from error
+        if array.dtype != spec.dtype or array.shape[1:] != spec.shape:
+            raise DataError(f"the decoded data in {folder} holds other arrays than it should, remove that folder")
+        if len(array) != meta.splits[split]:
+            raise DataError(f"the decoded data in {folder} holds {len(array)} examples of {split}, remove that folder")
+        found[name] = array
+    return found
 
 
-def read(folder: Path, meta: Meta, train: Sequence[Slice], evaluate: Sequence[Slice]) -> Dataset:
-    """Cuts the two selections out of a decoded dataset.
-
-    Args:
-      folder: its folder.
-      meta: its meta.json.
-      train: terms of `dataset.train`.
-      evaluate: terms of `dataset.eval`.
-
-    Returns:
-      The dataset. A selection of one range stays a view of the file where it is 1 GiB or more; sums of ranges and
-      smaller selections are copied into RAM.
+def read(folder: Path, meta: Meta) -> Whole:
+    """Reads a decoded dataset; its arrays stay on disk.
 
     Raises:
-      ConfigError: a selection does not fit the splits, or selects examples without labels.
       DataError: the files are broken.
     """
-    parts = {key: _select(folder, meta, key, terms) for key, terms in (("train", train), ("eval", evaluate))}
-    return Dataset(
+    specs: Mapping[str, ArraySpec] = meta.specs
+    return Whole(
         name=f"{meta.name}/{meta.config}" if meta.config else meta.name,
         version=meta.version,
-        train=parts["train"],
-        eval=parts["eval"],
-        num_classes=meta.num_classes,
-        class_names=tuple(meta.class_names),
+        splits={split: ArraySource(arrays(folder, meta, split), specs) for split in meta.splits},
         digest=meta.digest,
         source=meta.source,
     )
-
-
-def ranges(key: str, terms: Sequence[Slice], sizes: dict[str, int]) -> list[tuple[str, int, int]]:
-    """`splits.resolve`, refusing in the form that a config key's refusal has.
-
-    Raises:
-      ConfigError: a term does not fit the splits.
-    """
-    try:
-        return resolve(terms, sizes)
-    except ValueError as error:
-        raise ConfigError(f"dataset.{key} is refused: {error}; write dataset.{key}={next(iter(sizes))}") from error
-
-
-def _select(folder: Path, meta: Meta, key: str, terms: Sequence[Slice]) -> Split:
-    pieces = []
-    for name, start, stop in ranges(key, terms, meta.splits):
-        images, labels = arrays(folder, name)
-        if len(labels) != meta.splits[name]:
-            raise DataError(f"the decoded data in {folder} holds {len(labels)} examples of {name}, remove that folder")
-        pieces.append((images[start:stop], labels[start:stop]))
-    labels = np.concatenate([piece[1] for piece in pieces])
-    if labels.min() < 0 or labels.max() >= meta.num_classes:
-        names = "+".join(term.name for term in terms)
-        allowed = f"{meta.name} withholds labels there, and only examples with one can be used"
-        raise refuse(f"dataset.{key}", names, allowed=allowed, mend=f"the splits are {', '.join(meta.splits)}")
-    return Split(_gather([piece[0] for piece in pieces]), labels)
-
-
-def _gather(pieces: list[Images]) -> Images:
-    if len(pieces) > 1:
-        return np.concatenate(pieces)
-    return np.array(pieces[0]) if pieces[0].nbytes < RAM_BYTES else pieces[0]

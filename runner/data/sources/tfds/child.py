@@ -1,4 +1,4 @@
-"""Runs `runner.data.decode` in a process of its own and brings its messages back."""
+"""Runs `runner.data.sources.tfds.decode` in a process of its own and brings its messages back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO
 
 from runner.config.errors import ConfigError, DataError
-from runner.data.cache import Request
+from runner.data.sources.tfds.cache import Request
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[4]
 # Appended, so that nothing beside the package can hide a module of the standard library.
-_START = "import sys; sys.path.append(sys.argv[1]); from runner.data.decode import main; main(sys.argv[2])"
+_START = "import sys; sys.path.append(sys.argv[1]); from runner.data.sources.tfds.worker import main; main(sys.argv[2])"
 
 
 def tell(text: str) -> None:
@@ -43,7 +43,8 @@ def decode(root: Path, wanted: Request, *, download: bool, mirror: bool, say: Ca
       ConfigError: the child refused a config value.
       DataError: the data could not be had.
     """
-    job = {"root": str(root), "wanted": asdict(wanted), "download": download, "mirror": mirror}
+    paths = [path or os.getcwd() for path in sys.path] if wanted.code else []
+    job = {"root": str(root), "wanted": asdict(wanted), "download": download, "mirror": mirror, "paths": paths}
     command = [sys.executable, "-P", "-c", _START, str(_ROOT), json.dumps(job)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile() as log:

@@ -1,0 +1,73 @@
+"""`digits`: the 1,797 handwritten digits of 8x8 pixels that scikit-learn carries, so no network is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from runner.config.errors import refuse
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import ArraySource, ArraySpec, Encoding
+from runner.data.cut import Whole
+from runner.data.digest import digest
+
+_SEED = 0
+_TRAIN = 1437
+_MOST_BYTES = 4 << 30
+
+
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
+    """Loads the digits.
+
+    A permutation by seed 0, always the same, cuts them into `train`, 1,437 examples, and `test`, 360. Pixels of 0 to
+    16 become uint8 (height, width, 1) of 0 to 255.
+
+    Args:
+      config: of which `image_size` enlarges them, by repeating pixels; null: 8x8 as they are.
+      encoding: without effect: their labels are always the same.
+
+    Returns:
+      Arrays `image` and `label` of both splits.
+
+    Raises:
+      ConfigError: images of that size don't fit into memory.
+    """
+    del encoding
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(_SEED).permutation(len(labels))
+    pixels = np.rint(images[order].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    if config.image_size is not None:
+        _check_size(config.image_size, len(labels))
+        rows, columns = (np.arange(size) * 8 // size for size in config.image_size)
+        pixels = np.ascontiguousarray(pixels[:, rows][:, :, columns])
+    targets = labels[order].astype(np.int32)
+    specs = {
+        "image": ArraySpec(pixels.shape[1:], "uint8", ("height", "width", "channel")),
+        "label": ArraySpec((), "int32", names=tuple(str(digit) for digit in range(10))),
+    }
+    splits = {
+        "train": ArraySource({"image": pixels[:_TRAIN], "label": targets[:_TRAIN]}, specs),
+        "test": ArraySource({"image": pixels[_TRAIN:], "label": targets[_TRAIN:]}, specs),
+    }
+    return Whole(
+        name="digits",
+        version="1.0.0",
+        splits=splits,
+        digest=digest((name, split.arrays) for name, split in splits.items()),
+        source="scikit-learn",
+    )
+
+
+def _check_size(image_size: Sequence[int], examples: int) -> None:
+    """Refuses a size at which the images would not fit into memory, where they are made whole."""
+    most = math.isqrt(_MOST_BYTES // examples)
+    if math.prod(image_size) > most * most:
+        raise refuse(
+            "dataset.image_size",
+            list(image_size),
+            allowed=f"at most {most} by {most}, by which the {examples:,} digits take 4 GiB",
+            mend="set dataset.image_size=[64,64]",
+        )

@@ -1,0 +1,46 @@
+"""Datasets of TFDS: fetched, prepared and decoded once, then read as plain arrays.
+
+Importing this package imports no TensorFlow. TFDS works in a child process, because TensorFlow must not be initialised
+here before the mesh is set up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from runner.config.errors import DataError
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import Encoding
+from runner.data.cut import Whole
+from runner.data.sources.tfds import cache, child
+from runner.model import definition
+
+
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
+    """Loads a builder's data, fetching and decoding it first where that was not done yet.
+
+    Args:
+      config: the dataset's config.
+      encoding: without effect: a builder's categories are its own.
+
+    Raises:
+      ConfigError: a key's value does not work with this builder.
+      DataError: the data is not there and can't be fetched, or is broken.
+    """
+    del encoding
+    wanted, root = cache.request(config, _code(config.builder)), cache.data_dir(config)
+    found = cache.find(root, wanted)
+    if found is None:
+        child.decode(root, wanted, download=config.download, mirror=config.mirror)
+        found = cache.find(root, wanted)
+    if found is None:
+        raise DataError(f"{wanted.key} was decoded and yet is not in {cache.decoded_dir(root)}")
+    return cache.read(*found)
+
+
+def _code(builder: str | None) -> str | None:
+    """Returns what identifies the source of a user's own builder, of which TFDS knows no version but the stated one."""
+    if builder is None:
+        return None
+    source = definition.source_of(builder.rpartition(".")[0])
+    return hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]

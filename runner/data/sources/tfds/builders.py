@@ -1,0 +1,207 @@
+"""TFDS builders: found by name or import path, and what of them is taken. Imported in the child process only."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from runner.config.errors import ConfigError, DataError, refuse
+from runner.data.base import RESERVED, ArraySpec
+from runner.data.sources.tfds import cache
+from runner.data.sources.tfds.cache import Request
+
+_FEATURES = "dataset.features"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One feature of a builder, and the array that it becomes.
+
+    Attributes:
+      feature: its path in the builder's examples, as `image` or `features/age`.
+      spec: of the array; of words, its `names` are known once all are read.
+      resize: whether images must be resized to the spec's shape.
+      words: whether it holds words, which become categories.
+    """
+
+    feature: str
+    spec: ArraySpec
+    resize: bool = False
+    words: bool = False
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """An exception as one line: its type, and its text cut to `limit` characters."""
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= limit else text[:limit].rstrip() + "…"
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
+def find_builder(root: Path, wanted: Request) -> Any:
+    """Makes the TFDS builder that a request names: of the code that TFDS ships, or a user's own.
+
+    Args:
+      root: the data_dir.
+      wanted: builder, config and version.
+
+    Returns:
+      The `tfds.core.DatasetBuilder`.
+
+    Raises:
+      ConfigError: TFDS has no such builder, config or version, or the user's own is none.
+      DataError: the builder needs a module that is not installed.
+    """
+    if wanted.code is not None:
+        return _own_builder(root, wanted)
+    names = tfds.list_builders(with_community_datasets=False)
+    if wanted.builder not in names:
+        raise _unknown("dataset.name", wanted.builder, [*names, "digits"], "a TFDS builder's name or digits")
+    try:
+        cls = tfds.builder_cls(wanted.builder)
+        configs = list(cls.builder_configs)
+        if wanted.config and wanted.config not in configs:
+            allowed = f"{wanted.builder} has {len(configs)} configs" if configs else f"{wanted.builder} has no configs"
+            raise _unknown("dataset.name", wanted.name, [f"{wanted.builder}/{name}" for name in configs], allowed)
+        return cls(data_dir=str(root), config=wanted.config, version=wanted.version)
+    except ConfigError:
+        raise
+    except ImportError as error:
+        raise DataError(f"dataset.name={wanted.name} needs a module that is missing: {one_line(error)}") from error
+    except Exception as error:
+        asked = f"{wanted.name}:{wanted.version}" if wanted.version else wanted.name
+        raise refuse("dataset.name", asked, allowed=one_line(error), mend=f"try dataset.name={wanted.name}") from error
+
+
+def _own_builder(root: Path, wanted: Request) -> Any:
+    """Makes a user's own builder; what it prepares lies in a folder that its source names, so it is never stale."""
+    module, _, name = wanted.builder.rpartition(".")
+    try:
+        cls = getattr(import_module(module), name)
+    except Exception as error:  # whatever a user's module raises at import
+        mend = "mend that module"
+        raise refuse(
+            "dataset.builder", wanted.builder, allowed=f"it does not import ({one_line(error)})", mend=mend
+        ) from error
+    if not (isinstance(cls, type) and issubclass(cls, tfds.core.DatasetBuilder)):
+        mend = "derive it from tfds.core.GeneratorBasedBuilder"
+        raise refuse("dataset.builder", wanted.builder, allowed="a builder class of TFDS", mend=mend)
+    try:
+        return cls(data_dir=str(cache.decoded_dir(root).parent / ".own_builders" / str(wanted.code)))
+    except Exception as error:  # whatever its constructor raises
+        raise refuse("dataset.builder", wanted.builder, allowed=one_line(error), mend="mend that class") from error
+
+
+def _unknown(key: str, value: str, known: list[str], allowed: str) -> ConfigError:
+    close = difflib.get_close_matches(value, known, n=3, cutoff=0.5) or known[:3]
+    mend = f"did you mean {' or '.join(close)}?" if close else "leave the config out"
+    return refuse(key, value, allowed=allowed, mend=mend)
+
+
+def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
+    """Chooses a builder's features.
+
+    Args:
+      builder: from `find_builder`; it need not be prepared.
+      wanted: names the features, and the size to resize images to, if any.
+
+    Returns:
+      What is taken, by the array's name: `image` and `label` of a supervised pair of these kinds, else the features'
+      own names.
+
+    Raises:
+      ConfigError: there is no such feature, one that is no array, or images differ in size and no size is given.
+    """
+    features = dict(_flat(builder.info.features))
+    if wanted.features is not None:
+        for name in wanted.features:
+            if name not in features:
+                close = difflib.get_close_matches(name, features, n=1)
+                mend = f"did you mean {close[0]}?" if close else f"write {_FEATURES}=[{','.join(list(features)[:2])}]"
+                raise refuse(_FEATURES, name, allowed=f"the features of {wanted.name}: {', '.join(features)}", mend=mend)
+        found = {_array_name(name): _taken(name, features[name], wanted, named=True) for name in wanted.features}
+    else:
+        names = list(_supervised(builder.info.supervised_keys))
+        if not names:
+            known = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
+            first = ",".join(list(features)[:2])
+            raise refuse(
+                _FEATURES, None, allowed=f"{wanted.name} names no supervised ones; it has {known}",
+                mend=f"write {_FEATURES}=[{first}]",
+            )  # fmt: skip
+        found = {_array_name(name): _taken(name, features[name], wanted, named=False) for name in names}
+        kinds = [type(features[name]) for name in names]
+        if kinds == [tfds.features.Image, tfds.features.ClassLabel]:
+            found = dict(zip(("image", "label"), found.values(), strict=True))
+    for name in found:
+        if name in RESERVED:
+            raise refuse(_FEATURES, name, allowed=f"{' and '.join(RESERVED)} are the runner's own", mend="rename it")
+    return found
+
+
+def _array_name(feature: str) -> str:
+    return feature.replace("/", "_").replace("-", "_").replace(" ", "_")
+
+
+def _flat(features: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, feature in features.items():
+        if type(feature) is tfds.features.FeaturesDict:
+            yield from _flat(feature, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", feature
+
+
+def _supervised(keys: Any) -> Iterator[str]:
+    """Yields the paths of the supervised features, which may be nested in any way."""
+    if isinstance(keys, str):
+        yield keys
+    elif isinstance(keys, Mapping):
+        for one in keys.values():
+            yield from _supervised(one)
+    elif keys:
+        for one in keys:
+            yield from _supervised(one)
+
+
+def _taken(name: str, feature: Any, wanted: Request, *, named: bool) -> Taken:
+    if type(feature) is tfds.features.Image:
+        return _image(name, feature, wanted)
+    if isinstance(feature, tfds.features.ClassLabel) and feature.num_classes is not None:
+        return Taken(name, ArraySpec((), "int32", names=tuple(str(one) for one in feature.names)))
+    text = f"{wanted.name}: {name} is {type(feature).__name__}"
+    others = f"name others, as {_FEATURES}=[image,label]"
+    plain = type(feature) in (tfds.features.Tensor, tfds.features.Scalar, tfds.features.Text, tfds.features.ClassLabel)
+    if not plain or feature.shape is None or any(size is None for size in feature.shape):
+        allowed = f"images, labels, numbers and arrays of a fixed shape, and {text}"
+        raise refuse(_FEATURES, name, allowed=allowed, mend=others)
+    dtype = np.dtype(feature.np_dtype)
+    if dtype.kind in "OSU":
+        if feature.shape == () and named:
+            return Taken(name, ArraySpec((), "int32"), words=True)
+        mend = f"{others}; words of few kinds can be named there"
+        raise refuse(_FEATURES, name, allowed=f"numbers, and {text}, which needs a tokenizer", mend=mend)
+    kind = {"b": "bool", "f": "float32", "i": "int32", "u": "int32"}.get(dtype.kind)
+    if kind is None:
+        raise refuse(_FEATURES, name, allowed=f"numbers, and {text} of {dtype}", mend=others)
+    return Taken(name, ArraySpec(tuple(feature.shape), kind))
+
+
+def _image(name: str, feature: Any, wanted: Request) -> Taken:
+    height, width, channels = feature.shape
+    if np.dtype(feature.np_dtype) != np.uint8 or channels is None:
+        found = f"{np.dtype(feature.np_dtype)} with {channels or 'varying'} channels"
+        raise refuse(
+            _FEATURES, name, allowed=f"only 8-bit images, {wanted.name} has {found}", mend="try dataset.name=cifar10"
+        )
+    rows, columns = wanted.image_size or (height, width)
+    if rows is None or columns is None:
+        allowed = f"the images of {wanted.name} differ in size, so one is needed"
+        raise refuse("dataset.image_size", None, allowed=allowed, mend="write dataset.image_size=[64,64]")
+    spec = ArraySpec((rows, columns, channels), "uint8", ("height", "width", "channel"))
+    return Taken(name, spec, resize=(rows, columns) != (height, width))
