@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from runner.config import hydra_keys
+from runner.config import hydra_keys, renamed
 from runner.config.errors import ConfigError, refuse
 from runner.host import paths
 from runner.training.checkpoint.arguments import KEYS
@@ -42,6 +42,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
       ConfigError: an unknown flag, one without its value, or an override that can't work whatever the config holds.
     """
     flags, overrides = _split(arguments)
+    overrides = [renamed.argument(text) for text in overrides]
     parser = OverridesParser.create()
     for text in overrides:
         _check(text, parser, flags)

@@ -7,12 +7,11 @@ import math
 from dataclasses import replace
 
 from runner import layout, mesh, metrics
-from runner.config import checks_optimizer, checks_trainer
+from runner.config import checks_data, checks_optimizer, checks_trainer
 from runner.config.checks_values import changed, finite, folder, numbers, one_of, positive, within
 from runner.config.errors import refuse
-from runner.config.schema import DatasetConfig, EngineConfig, ModelConfig, RunConfig, SweepConfig
+from runner.config.schema import EngineConfig, ModelConfig, RunConfig, SweepConfig
 from runner.config.secrets import TRACKING, reveal
-from runner.data.splits import parse_split
 from runner.engine.jax import environment as jax_environment
 from runner.model import target
 from runner.tracking import uri
@@ -42,7 +41,7 @@ def check(config: RunConfig) -> None:
     target.check(config.model)
     _check_builder(config)
     checks_optimizer.check(config.optimizer)
-    _check_dataset(config.dataset)
+    checks_data.check(config.dataset)
     checks_trainer.check(config.trainer)
     positive("verify.steps", config.verify.steps)
     one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
@@ -63,14 +62,13 @@ def check(config: RunConfig) -> None:
     if config.export.folder is not None and not config.export.folder.strip():
         raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")
     folder("export.folder", config.export.folder)
-    folder("dataset.data_dir", config.dataset.data_dir)
     check_sweep(config.sweep)
     _check_batches(config)
     if config.trainer.on_nan == "restore":
         trainer = config.trainer
         checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
     finite(config.model.options, "model.")
-    numbers(replace(config, model=ModelConfig()))
+    numbers(replace(config, model=ModelConfig(), dataset=replace(config.dataset, options={}, augment=[])))
 
 
 def _check_engine_keys(config: EngineConfig) -> None:
@@ -149,30 +147,6 @@ def _check_against(config: RunConfig) -> None:
         jax_environment.check_installed(key)
     elif importlib.util.find_spec("tensorflow") is None:
         raise refuse(key, other, allowed="it needs tensorflow, which is not installed", mend="pip install -e .")
-
-
-def _check_dataset(config: DatasetConfig) -> None:
-    positive("dataset.batch_size", config.batch_size)
-    if config.eval_batch_size is not None:
-        positive("dataset.eval_batch_size", config.eval_batch_size)
-    if not config.name.strip():
-        raise refuse("dataset.name", "''", allowed="the name of a TFDS builder or digits", mend="set dataset=mnist")
-    for key in ("train", "eval"):
-        try:
-            parse_split(getattr(config, key))
-        except ValueError as error:
-            raise refuse(
-                f"dataset.{key}", getattr(config, key), allowed=str(error), mend=f"write dataset.{key}='train[:5000]'"
-            ) from error
-    one_of("dataset.remainder", config.remainder, ("drop", "pad"))
-    positive("dataset.prefetch", config.prefetch)
-    if config.image_size is not None and (len(config.image_size) != 2 or min(config.image_size) < 1):
-        raise refuse(
-            "dataset.image_size",
-            config.image_size,
-            allowed="[height, width], each at least 1",
-            mend="set dataset.image_size=[64,64]",
-        )
 
 
 def _check_batches(config: RunConfig) -> None:

@@ -14,11 +14,11 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from runner.config import checks, secrets
+from runner.config import checks, renamed, secrets
 from runner.config.checks_values import leaves
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.kinds import misfit
-from runner.config.schema import ModelConfig, RunConfig, TrackingConfig
+from runner.config.schema import AugmentConfig, ModelConfig, RunConfig, TrackingConfig
 
 _WORDS = ("resume", "branch", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
@@ -84,9 +84,11 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         _check_missing(OmegaConf.to_container(node), f"{name}.")
         if name == "model":
             return _model(node)
-        for key in node:  # OmegaConf.merge would report the first wrong value before an unknown key
+        content = renamed.group(name, OmegaConf.to_container(node, resolve=True))  # type: ignore[arg-type]
+        if name == "dataset":
+            content = _dataset(content)
+        for key in content:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
-        content = OmegaConf.to_container(node, resolve=True)
         if (wrong := misfit(_GROUPS[name], content, name)) is not None:
             raise wrong
         typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), OmegaConf.create(content)))
@@ -110,6 +112,31 @@ def _model(node: DictConfig) -> ModelConfig:
             "model._target_", target, allowed="an import path", mend="write model._target_=package.module.function"
         )
     return ModelConfig(target=target, options={str(key): value for key, value in content.items()})
+
+
+def _dataset(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a dataset's keys as its dataclass has them: what calls a user's own code has its options beside it."""
+    steps = content.get("augment")
+    if isinstance(steps, list):
+        content = content | {"augment": [_beside(AugmentConfig, one) for one in steps]}
+    if "_target_" not in content:
+        for key in ("target", "options"):
+            if key in content:
+                _known_key("dataset", key, [spec.name for spec in fields(_GROUPS["dataset"]) if spec.name != key])  # type: ignore[arg-type]
+        return content
+    return _beside(_GROUPS["dataset"], content)
+
+
+def _beside(kind: Any, content: Any) -> Any:
+    """Returns a mapping with `_target_` as `target`, and the keys that a dataclass has not as `options`."""
+    if not isinstance(content, Mapping):
+        return content  # refused by its type
+    own = {spec.name for spec in fields(kind)} - {"target", "options"}
+    return {
+        **{key: value for key, value in content.items() if key in own},
+        "target": content.get("_target_", ""),
+        "options": {str(key): value for key, value in content.items() if key not in own and key != "_target_"},
+    }
 
 
 def _known_key(group: str, key: str, known: list[str]) -> None:

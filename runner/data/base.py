@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,33 @@ class DataSource(Protocol):
         Raises:
           DataError: an example can't be read; names the file.
         """
+        ...
+
+
+@runtime_checkable
+class ExampleSource(DataSource, Protocol):
+    """A source whose examples are made one at a time, by decoding or by a user's code, so that workers share them.
+
+    Attributes:
+      holds_gil: making one is Python code; False where the libraries that do it let go of the interpreter's lock.
+    """
+
+    holds_gil: bool
+
+    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
+        """Returns the arrays of one example.
+
+        Args:
+          row: from 0 to `size` - 1.
+          epoch: which draws of an augmentation are taken; without effect on what draws nothing.
+
+        Raises:
+          DataError: it can't be made; names the file.
+        """
+        ...
+
+    def example_name(self, row: int) -> str:
+        """Returns what a message calls an example, as its file's name."""
         ...
 
 

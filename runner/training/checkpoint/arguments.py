@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.config import renamed
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import CheckpointConfig
 from runner.host.paths import outputs_dir
@@ -62,9 +63,9 @@ def without(recorded: object, keys: Sequence[str]) -> object:
     if not isinstance(recorded, list):
         return recorded
     return [
-        one
+        renamed.argument(str(one))
         for one in recorded
-        if not any(key_of(str(one)) == key or key_of(str(one)).startswith(f"{key}.") for key in keys)
+        if not any(f"{key_of(renamed.argument(str(one)))}.".startswith(f"{key}.") for key in keys)
     ]
 
 

@@ -124,7 +124,9 @@ def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
             if name not in features:
                 close = difflib.get_close_matches(name, features, n=1)
                 mend = f"did you mean {close[0]}?" if close else f"write {_FEATURES}=[{','.join(list(features)[:2])}]"
-                raise refuse(_FEATURES, name, allowed=f"the features of {wanted.name}: {', '.join(features)}", mend=mend)
+                raise refuse(
+                    _FEATURES, name, allowed=f"the features of {wanted.name}: {', '.join(features)}", mend=mend
+                )
         found = {_array_name(name): _taken(name, features[name], wanted, named=True) for name in wanted.features}
     else:
         names = list(_supervised(builder.info.supervised_keys))

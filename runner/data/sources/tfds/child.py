@@ -18,7 +18,9 @@ from runner.data.sources.tfds.cache import Request
 
 _ROOT = Path(__file__).resolve().parents[4]
 # Appended, so that nothing beside the package can hide a module of the standard library.
-_START = "import sys; sys.path.append(sys.argv[1]); from runner.data.sources.tfds.worker import main; main(sys.argv[2])"
+_START = (
+    "import sys; sys.path.append(sys.argv[1]); from runner.data.sources.tfds.worker import main; main(sys.argv[2])"
+)
 
 
 def tell(text: str) -> None:

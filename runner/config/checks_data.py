@@ -1,0 +1,165 @@
+"""Checks of the dataset's keys; each raises `ConfigError` with its mend, before a library of data is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.checks_values import finite, folder, one_of, positive
+from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, OWN, DatasetConfig
+from runner.data.splits import parse_split
+from runner.model import definition
+
+TABLES = (".npz", ".npy", ".csv", ".parquet")
+_MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"
+
+
+def check(config: DatasetConfig) -> None:
+    """Checks what the config alone tells.
+
+    Raises:
+      ConfigError: the first thing found that cannot work.
+    """
+    if not config.name.strip() and config.builder is None:
+        raise refuse(
+            "dataset.name",
+            "''",
+            allowed="the name of a TFDS builder, or dataset.builder",
+            mend="write dataset.name=emnist/letters",
+        )
+    positive("dataset.batch_size", config.batch_size)
+    if config.eval_batch_size is not None:
+        positive("dataset.eval_batch_size", config.eval_batch_size)
+    one_of("dataset.remainder", config.remainder, ("drop", "pad"))
+    positive("dataset.prefetch", config.prefetch)
+    _check_splits(config)
+    _check_standardize(config)
+    if config.image_size is not None and (len(config.image_size) != 2 or min(config.image_size) < 1):
+        raise refuse(
+            "dataset.image_size",
+            config.image_size,
+            allowed="[height, width], each at least 1",
+            mend="set dataset.image_size=[64,64]",
+        )
+    folder("dataset.data_dir", config.data_dir)
+    _check_source(config)
+
+
+def _check_splits(config: DatasetConfig) -> None:
+    for key in ("train", "validation", "test"):
+        text = getattr(config, key)
+        try:
+            if text is not None:
+                parse_split(text)
+        except ValueError as error:
+            raise refuse(
+                f"dataset.{key}", text, allowed=str(error), mend=f"write dataset.{key}='train[:5000]'"
+            ) from error
+    if not 0 <= config.holdout < 1:
+        allowed = "a share of train, at least 0 and below 1"
+        raise refuse("dataset.holdout", config.holdout, allowed=allowed, mend="set dataset.holdout=0.1")
+    if config.holdout and config.validation is not None:
+        raise refuse(
+            "dataset.holdout",
+            config.holdout,
+            allowed=f"dataset.validation={config.validation} names a validation split, so nothing is held out",
+            mend="leave out one of the two",
+        )
+
+
+def _check_standardize(config: DatasetConfig) -> None:
+    value = config.standardize
+    names = isinstance(value, list) and all(isinstance(one, str) and one for one in value)
+    if not (isinstance(value, bool) or names):
+        raise refuse(
+            "dataset.standardize",
+            value,
+            allowed="true, false, or names of float arrays",
+            mend="set dataset.standardize=true",
+        )
+
+
+def _check_source(config: DatasetConfig) -> None:
+    if config.name in (ARRAYS, IMAGE_FOLDER) and config.builder is None:
+        _check_path(config)
+    elif config.name == CUSTOM:
+        finite(config.options, "dataset.")
+        _check_target("dataset._target_", config.target, options=config.options)
+    elif config.builder is not None:
+        _check_target("dataset.builder", config.builder)
+    if config.features is not None and (not config.features or config.name in OWN):
+        raise refuse(
+            "dataset.features",
+            config.features,
+            allowed="names of a TFDS builder's features",
+            mend="write dataset.features=[image,label], or leave it out",
+        )
+
+
+def _check_path(config: DatasetConfig) -> None:
+    what = "a folder of images" if config.name == IMAGE_FOLDER else f"a {', '.join(TABLES)} file, or a folder of them"
+    example = "photos" if config.name == IMAGE_FOLDER else "houses.csv"
+    if config.path is None or not config.path.strip():
+        raise refuse("dataset.path", config.path, allowed=what, mend=f"write dataset.path={example}")
+    folder("dataset.path", config.path)
+    path = Path(config.path).expanduser()
+    if not path.exists():
+        where = path.absolute().parent
+        there = sorted(one.name for one in where.iterdir()) if where.is_dir() else []
+        hint = did_you_mean(path.name, there)
+        raise refuse(
+            "dataset.path",
+            config.path,
+            allowed=f"there is no {path.absolute()}, and {what} is needed",
+            mend=hint if hint.startswith("did") else f"write dataset.path={example}, from where you type the command",
+        )
+    if config.name == IMAGE_FOLDER and not path.is_dir():
+        raise refuse("dataset.path", config.path, allowed=what, mend="name the folder that holds a folder a class")
+    if config.name == ARRAYS and path.is_file() and path.suffix.lower() not in TABLES:
+        raise refuse("dataset.path", config.path, allowed=what, mend="convert it, as by pandas.DataFrame.to_parquet")
+
+
+def _check_target(key: str, path: str, options: Sequence[str] | dict[str, object] = ()) -> None:
+    """Checks by reading source that a name is there and can be called with some options by name.
+
+    Args:
+      key: of the config.
+      path: the import path.
+      options: names that it is called with.
+
+    Raises:
+      ConfigError: it is not there, is no callable, or does not take them.
+    """
+    module, _, name = path.rpartition(".")
+    if not module or not all(part.isidentifier() for part in path.split(".")):
+        raise refuse(key, path or "''", allowed="an import path with a dot", mend=_MEND)
+    try:
+        found = definition.find(path)
+    except definition.UnreadableError as error:
+        raise refuse(key, path, allowed=str(error), mend="mend it") from error
+    if found.kind == "no module":
+        raise refuse(key, path, allowed=f"there is no module {found.where}", mend=_MEND)
+    if found.kind == "missing":
+        allowed = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
+        hint = did_you_mean(name, list(found.names))
+        raise refuse(key, path, allowed=allowed, mend=hint if hint.startswith("did") else _MEND)
+    if key == "dataset._target_" and found.kind == "function" and found.arguments is not None:
+        _check_options(path, found.arguments, list(options))
+
+
+def _check_options(path: str, arguments: ast.arguments, options: Sequence[str]) -> None:
+    by_name = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
+    for option in options:
+        if option not in by_name and arguments.kwarg is None:
+            takes = ", ".join(by_name) or "no options"
+            raise ConfigError(f"dataset.{option} is refused: {path} takes {takes}; {did_you_mean(option, by_name)}")
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    required = positional[: len(positional) - len(arguments.defaults)]
+    required += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
+    for name in required:
+        if name not in options:
+            raise ConfigError(
+                f"dataset.{name} is refused: it has no value and {path} needs it; add +dataset.{name}=..."
+            )
