@@ -1,14 +1,14 @@
 """Proposes a rule for every variable that no rule of the config catches, by these principles.
 
-Model axes are those of more than one device that split no dim of the inputs; a variable takes the largest of them
+Model axes are those of more than one device that split no dim of a batch; a variable takes the largest of them
 that divides what is to be split. With a model axis:
 - An attention's kernels (dim, heads, head_dim) and (heads, head_dim, dim) are split on the heads, its biases (heads,
   head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
 - Two dense layers, the second right after the first, are split column then row: the activation between them stays
   split, and one all-reduce follows (likewise Megatron-LM). Pairs with the most elements are chosen first.
 - A dense layer alone that holds an eighth of all elements or more is split by rows, else by columns; the last, which
-  gives the logits, never by columns. A smaller one stays whole: its split would pass on to every layer around it, each
-  of which would then communicate.
+  gives the outputs, never by columns. A smaller one stays whole: its split would pass on to every layer around it,
+  each of which would then communicate.
 - A convolution's kernel is split on its last dim, its output channels, in store.
 - Biases of column layers are split like their kernels; all else is whole.
 Without a model axis, variables are split over the batch axis in store (FSDP), each on its largest dim that it divides.
@@ -23,7 +23,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import yaml  # type: ignore[import-untyped]
+
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.layout.axes import batch_axis
 from runner.layout.rules import Shape, Spec, catch, model_axes, shard_spec, whole
 
 WORTH = 1 / 8  # of all elements: a smaller dense layer alone is not worth what its split makes others communicate
@@ -212,7 +215,7 @@ def _split_lone_dense(plan: _Plan) -> None:
             plan.set(kernel, (None, by_column), f"alone, by column: {by_column} does not divide its {rows} rows")
             plan.set(f"{layer}/bias", (by_column,), f"split like the columns of {kernel}")
         elif by_column and last:
-            plan.set(kernel, (None, None), "its columns are the logits, and no axis divides its rows")
+            plan.set(kernel, (None, None), "its columns are the outputs, and no axis divides its rows")
 
 
 def _split_convolutions(plan: _Plan) -> None:
@@ -242,8 +245,7 @@ def _leave_rest(plan: _Plan) -> None:
 
 
 def _split_over_batch(plan: _Plan, config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    image = config.inputs.get("image") or [None]
-    axis = image[0]
+    axis = batch_axis(config, axes)
     for path in plan.free:
         shape = plan.variables[path]
         size = axes[axis] if axis else 1
@@ -295,9 +297,9 @@ def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
         if rules
         else ["rules: [] # first re.fullmatch on layer/variable wins; no match: replicated"]
     )
-    lines.append("inputs:")
-    dims = {"image": "batch, height, width, channel", "label": "batch"}
-    lines += [f"  {name}: {_flow(spec)} # {dims[name]}" for name, spec in config.inputs.items()]
+    what = "array of a batch -> one entry a dim; what is not named is split over its first dim"
+    lines.append(f"inputs: # {what}" if config.inputs else f"inputs: {{}} # {what}")
+    lines += [f"  {name}: {_flow(list(spec))}" for name, spec in config.inputs.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -315,7 +317,5 @@ def _rule_content(rule: RuleConfig) -> dict[str, object]:
 
 
 def _flow(content: object) -> str:
-    import yaml  # type: ignore[import-untyped] # only a written option needs it
-
     text: str = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, width=float("inf"))
     return text.strip()

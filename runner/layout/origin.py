@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml  # type: ignore[import-untyped]
+
 _LONGEST = 60
 
 
@@ -48,8 +50,6 @@ def _shorten(text: str) -> str:
 
 def _rule_lines(path: Path, keys: Sequence[str]) -> list[int]:
     """Returns the lines, from 1, of the items of the list under nested keys of a YAML file."""
-    import yaml  # type: ignore[import-untyped] # only the plan needs it
-
     if not path.is_file():
         return []
     node = yaml.compose(path.read_text())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import LayoutConfig
-from runner.layout import auto
+from runner.layout.auto import propose
 from runner.layout.rules import Catch, Placement, Shape, catch, model_axes, show
 
 LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
@@ -19,7 +19,7 @@ def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[s
     """Returns the config with the proposals of `auto` as rules after its own; unchanged where `auto` is false."""
     if not config.auto:
         return config
-    proposed = [proposal.rule for proposal in auto.propose(variables, config, axes)]
+    proposed = [proposal.rule for proposal in propose(variables, config, axes)]
     return dataclasses.replace(config, auto=False, rules=[*config.rules, *proposed])
 
 
@@ -118,7 +118,7 @@ def _whole_though_large(config: LayoutConfig, placed: Mapping[str, Placement], a
     reasons = {}
     if config.auto:
         shapes = {path: placement.shape for path, placement in placed.items()}
-        reasons = {proposal.path: proposal.reason for proposal in auto.propose(shapes, config, axes)}
+        reasons = {proposal.path: proposal.reason for proposal in propose(shapes, config, axes)}
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
     names = " and ".join(f"{axis!r} of size {size}" for axis, size in free.items())
     return [

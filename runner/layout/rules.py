@@ -163,6 +163,6 @@ def show(spec: Iterable[str | None]) -> str:
 
 
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes of more than one device that split no dim of the inputs: those are there to split weights."""
+    """Returns the axes of more than one device that split no dim of a batch: those are there to split weights."""
     taken = data_axes(config, axes)
     return {axis: size for axis, size in axes.items() if size > 1 and axis not in taken}

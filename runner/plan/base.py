@@ -26,8 +26,7 @@ class VariablePlan:
       bytes: of the whole variable.
       bytes_per_device: of the part that one device holds.
       slot_bytes_per_device: of the part of its optimizer slots that one device holds.
-      moved_bytes: what a device communicates of it and of its gradient in one step.
-      moved_source: whether that was counted in the step's program or estimated from the layout.
+      moved_bytes: what a device communicates of it and of its gradient in one step, counted in the step's program.
       passed: optional rules that it did not fit, in words.
     """
 
@@ -41,7 +40,6 @@ class VariablePlan:
     bytes_per_device: int
     slot_bytes_per_device: int
     moved_bytes: int
-    moved_source: Source
     passed: tuple[str, ...] = ()
 
 
@@ -83,7 +81,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The collectives of one kind, axis and phase of a training step.
+    """The collectives of one kind, axis and phase of a training step, counted in its program.
 
     Attributes:
       kind: as in `runner.engine.base.Collective`.
@@ -92,7 +90,6 @@ class Traffic:
       count: collectives that a device takes part in.
       bytes: of all of them, as in `runner.engine.base.Collective`.
       seconds: that the rates give for these bytes, without latency.
-      source: `counted` in the step's program or `estimated` from the layout.
     """
 
     kind: str
@@ -101,7 +98,6 @@ class Traffic:
     count: int
     bytes: int
     seconds: float
-    source: Source
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from hydra.core.hydra_config import HydraConfig
 import runner.data
 from runner import layout
 from runner.config.schema import RunConfig
+from runner.data.base import ROW, WEIGHT
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine, HostBatches, hold, holds_images
-from runner.engine.dtensor.environment import skip_graph_optimizer
+from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
 from runner.host import paths
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
+from runner.task import make_task
 from runner.training import lengths
 
 
@@ -32,17 +33,14 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset is not there and can't be fetched.
     """
-    data = runner.data.load(config.dataset)
+    data = runner.data.load(config.dataset, config.trainer.seed)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
-    height, width, channels = data.train.images.shape[1:]
-    data_spec = DataSpec((int(height), int(width), int(channels)), data.num_classes)
-    engine = make_engine(on_cpu(config), data_spec, 1, planning=True)
+    spec = DataSpec(data.specs, make_task(config.task, data.specs))
+    engine = make_engine(on_cpu(config), spec, 1, planning=True)
     engine.build()
-    hold(engine, data.train.images)
-    if config.engine.name.endswith("dtensor"):
-        skip_graph_optimizer()
-    compile_step(engine, data_spec, config.dataset.batch_size, 1)
-    return plan_engine(config, engine)
+    cache_on_device(engine, data.train)
+    compile_step(engine, spec, config.dataset.batch_size, 1)
+    return plan_engine(config, engine, spec)
 
 
 def on_cpu(config: RunConfig) -> RunConfig:
@@ -55,25 +53,30 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
 
     Args:
       engine: built.
-      data: shapes of the dataset.
+      data: what it is built for.
       batch_size: global.
       capacity: batches of one device call.
     """
-    labels, weights = np.zeros((capacity, batch_size), np.int32), np.zeros((capacity, batch_size), np.float32)
-    images = labels if holds_images(engine) else np.zeros((capacity, batch_size, *data.input_shape), np.uint8)
-    engine.compile(engine.place(HostBatches(images, labels, weights, capacity)))
+    shape = (capacity, batch_size)
+    weights = np.zeros(shape, np.float32)
+    if caches_split(engine):
+        arrays = {ROW: np.zeros(shape, np.int32)}
+    else:
+        arrays = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in data.arrays.items()}
+    engine.compile(engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, capacity)))
 
 
-def plan_engine(config: RunConfig, engine: Engine) -> Plan:
+def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
     """Returns the plan of an engine whose step is compiled, named after Hydra's choices.
 
     Args:
       config: a checked config.
       engine: built and compiled.
+      data: what it is built for.
     """
     hydra_config = HydraConfig.get()
     choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
     choices = {key: value for key, value in choices.items() if value != "None"}
     overrides = list(hydra_config.overrides.task)
     places = layout.origins(choices["layout"], overrides, paths.conf_dir(), len(config.layout.rules))
-    return make_plan(config, engine, choices, places)
+    return make_plan(config, engine, data, choices, places)

@@ -63,8 +63,6 @@ def _describe(plan: Mapping[str, Any]) -> dict[str, str]:
     for phase in PHASES:
         lines[f"{phase} collectives"] = _moved([each for each in plan["traffic"] if each["phase"] == phase])
     lines["all collectives"] = _moved(plan["traffic"])
-    sources = {each["source"] for each in plan["traffic"]}
-    lines["collectives are"] = " and ".join(sorted(sources)) or "-"
     lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.milliseconds(plan['compute_seconds'])}"
     return lines
 

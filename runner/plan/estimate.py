@@ -1,7 +1,8 @@
 """What a layer holds and computes, reckoned from shapes alone. Imports no TensorFlow.
 
-A layer's output is split as its inputs are, over the batch and over an image's height and width, and by columns where
-its kernel is. What an engine needs whole, as a convolution on DTensor its kernel and its images, each device computes.
+A layer's output is split over the batch; over the dims between the first and the last, as an image's height and width,
+where the model's input is that it is made of, as long as the rank stays the same; and by columns where its kernel is.
+What an engine needs whole, as a convolution on DTensor its kernel and what it is applied to, each device computes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine.base import IMAGES, LayerInput, LayerOutput
+from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
 
 _PRODUCT = 2  # a multiplication and an addition
-_IMAGE_RANK, _TOKENS_RANK = 4, 3
 
 
 @dataclass(frozen=True)
@@ -27,23 +27,28 @@ class Step:
       trained: paths of trained variables.
       outputs: of the layers, in the model's order.
       axes: mesh axis to size.
-      image: the spec of the images: batch, height, width, channel.
+      inputs: name of what the model takes -> its spec, the examples' dim first.
       width: bytes of one number of a variable, by path.
-      whole: paths of variables that operations need whole; a kernel of these is applied to whole images.
+      whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
     """
 
     placements: Mapping[str, Placement]
     trained: Collection[str]
     outputs: Sequence[LayerOutput]
     axes: Mapping[str, int]
-    image: Spec
+    inputs: Mapping[str, Spec]
     width: Mapping[str, int]
     whole: Collection[str] = ()
 
     @functools.cached_property
     def data_axes(self) -> set[str]:
         """Axes that split the inputs."""
-        return {axis for axis in self.image if axis}
+        return {axis for spec in self.inputs.values() for axis in spec if axis}
+
+    @functools.cached_property
+    def batch_axis(self) -> str | None:
+        """Axis that splits the examples, of every input alike."""
+        return next((spec[0] for spec in self.inputs.values() if spec), None)
 
     @functools.cached_property
     def by_layer(self) -> dict[str, LayerOutput]:
@@ -84,11 +89,6 @@ class Step:
         """Returns into how many parts these axes cut."""
         return math.prod(self.axes[axis] for axis in axes if axis)
 
-    def joined(self, axes: Iterable[str | None]) -> str:
-        """Names axes in the mesh's order, those of one device left out, joined by `+`."""
-        chosen = set(axes)
-        return "+".join(axis for axis, size in self.axes.items() if axis in chosen and size > 1)
-
     def fitting(self, shape: Sequence[int], spec: Sequence[str | None]) -> Spec:
         """Returns a spec with null for each axis that does not divide its dim."""
         return tuple(a if a and dim % self.axes[a] == 0 else None for dim, a in zip(shape, spec, strict=True))
@@ -126,16 +126,37 @@ def features(output: LayerOutput, kernel: Placement) -> int:
     return 2 if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind else 1
 
 
-def makes_images(step: Step, output: LayerOutput) -> bool:
-    """Tells whether an output is (batch, height, width, channel), not tokens with heads."""
-    if len(output.shape) != _IMAGE_RANK:
-        return False
+def input_of(step: Step, taken: LayerInput) -> Spec | None:
+    """Returns the spec of the model's input that a layer takes; None where it takes something else."""
+    if taken.layer == INPUTS:
+        return next(iter(step.inputs.values()))
+    prefix, _, name = taken.layer.partition("/")
+    return step.inputs.get(name) if prefix == INPUTS else None
+
+
+def inner_spec(step: Step, output: LayerOutput) -> Spec | None:
+    """Returns how the dims of an output between the first and the last are split.
+
+    Args:
+      step: what the estimates are made of.
+      output: of a layer.
+
+    Returns:
+      The entries of the model's input that it is made of by layers that keep the rank; None where there is none such,
+      as of tokens that are made of an image, or of heads that are made of tokens.
+    """
+    rank = len(output.shape)
     taken = output.inputs[0] if output.inputs else LayerInput("", ())
-    if taken.layer == IMAGES:
-        return True
+    spec = input_of(step, taken)
+    if spec is not None:
+        return spec[1:-1] if len(spec) == rank else None
     if taken.layer in step.by_layer:
-        return makes_images(step, step.by_layer[taken.layer])
-    return "Dense" not in output.kind and "Attention" not in output.kind  # the engine does not tell
+        before = step.by_layer[taken.layer]
+        return inner_spec(step, before) if len(before.shape) == rank else None
+    if "Dense" in output.kind or "Attention" in output.kind:
+        return None
+    # The engine does not tell what the layer takes: an input of the same rank, where there is one.
+    return next((spec[1:-1] for spec in step.inputs.values() if 2 < rank == len(spec)), None)
 
 
 def output_spec(step: Step, output: LayerOutput) -> Spec:
@@ -144,22 +165,12 @@ def output_spec(step: Step, output: LayerOutput) -> Spec:
     kernels = step.kernels(output.layer)
     if not kernels and taken and taken[0].shape == output.shape and taken[0].layer in step.by_layer:
         return output_spec(step, step.by_layer[taken[0].layer])
-    spec: list[str | None] = [step.image[0] if step.image else None, *[None] * (rank - 1)]
-    if makes_images(step, output):
-        spec[1:3] = step.image[1:3]
+    spec: list[str | None] = [step.batch_axis, *[None] * (rank - 1)]
+    spec[1:-1] = inner_spec(step, output) or spec[1:-1]
     for kernel in kernels:
         count = features(output, kernel)
         spec[-count:] = step.used_spec(kernel)[-count:]
     return step.fitting(output.shape, spec)
-
-
-def input_spec(step: Step, taken: LayerInput) -> Spec:
-    """Returns how what a layer takes is split."""
-    if taken.layer in step.by_layer:
-        return output_spec(step, step.by_layer[taken.layer])
-    is_image = len(taken.shape) == _IMAGE_RANK
-    spec = step.image if is_image else (*step.image[:1], *[None] * (len(taken.shape) - 1))
-    return step.fitting(taken.shape, spec)
 
 
 def output_bytes(step: Step, output: LayerOutput, width: int) -> int:
@@ -193,7 +204,7 @@ def _attention(step: Step, output: LayerOutput, inner: Sequence[Placement]) -> i
     Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), or of a stock attention layer.
     """
     shapes = [taken.shape for taken in output.inputs]
-    if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and not makes_images(step, output):
+    if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and inner_spec(step, output) is None:
         (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], step.shards(output_spec(step, output))
     elif "Attention" in output.kind and shapes and (held := next((k for k in inner if len(k.shape) == 3), None)):
         queries, keys = shapes[0][1], shapes[-1][1]

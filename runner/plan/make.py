@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from runner import layout
 from runner.config.schema import RunConfig
-from runner.engine.base import Collective, CountsCost, Engine, VariableInfo
+from runner.engine.base import Collective, CountsCost, DataSpec, Engine, VariableInfo
+from runner.layout.inputs import input_specs
+from runner.optim.paths import owner_of
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
-from runner.plan.moved import collectives
 from runner.plan.rates import rates, traffic
 
 _AUTO = "layout=auto"
 
 
-def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], places: Sequence[str]) -> Plan:
-    """Returns the plan of a run.
+def make_plan(
+    config: RunConfig, engine: Engine, data: DataSpec, choices: Mapping[str, str], places: Sequence[str]
+) -> Plan:
+    """Returns the plan of a run; collectives are counted in the engine's program.
 
     Args:
       config: checked.
       engine: built, its step compiled.
+      data: what the engine is built for.
       choices: group to option, as Hydra composed them.
       places: where each of the layout's rules is written.
-
-    Returns:
-      The plan; collectives are counted in the engine's program, or estimated where it can't be read.
     """
-    held, step, parts = engine.variables(), step_of(config, engine), config.trainer.accumulate_steps
+    held, step, parts = engine.variables(), step_of(config, engine, data), config.trainer.accumulate_steps
     model = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in model}
-    try:
-        moved = engine.collectives()
-    except NotImplementedError:
-        moved = [replace(c, count=c.count * parts, bytes=c.bytes * parts) for c in collectives(step)]
+    moved = engine.collectives()
     layers = tuple(_layer(step, index, parts) for index in range(len(step.outputs)))
     at = rates(config.plan, config.mesh)
     return Plan(
@@ -57,20 +54,21 @@ def make_plan(config: RunConfig, engine: Engine, choices: Mapping[str, str], pla
     )
 
 
-def step_of(config: RunConfig, engine: Engine) -> estimate.Step:
+def step_of(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.Step:
     """Returns what the estimates are made of.
 
     Args:
       config: checked.
       engine: built.
+      data: what the engine is built for.
     """
-    held = engine.variables()
+    held, arrays = engine.variables(), input_specs(config.layout, data.arrays, config.mesh.axes)
     return estimate.Step(
         placements=engine.placements,
         trained=set(engine.trained),
         outputs=engine.layer_outputs(),
         axes=config.mesh.axes,
-        image=tuple(config.layout.inputs["image"]),
+        inputs={name: arrays[name] for name in data.task.input_names},
         width={path: np.dtype(held[path].dtype).itemsize for path in engine.placements},
         whole=engine.used_whole(),
     )
@@ -107,16 +105,10 @@ def _variable(
         trained=path in step.trained,
         bytes=_whole(info),
         bytes_per_device=info.bytes_per_device,
-        slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if _slot_of(name) == path),
+        slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if owner_of(name) == path),
         moved_bytes=sum(each.bytes for each in own),
-        moved_source="counted" if all(each.counted for each in moved) else "estimated",
-        passed=tuple(getattr(placement, "passed", ())),
+        passed=placement.passed,
     )
-
-
-def _slot_of(path: str) -> str:
-    """Returns the variable that `optimizer/<slot>/<variable>` or `ema/<variable>` belongs to."""
-    return path.split("/", 1 if path.startswith("ema/") else 2)[-1]
 
 
 def _whole(info: VariableInfo) -> int:

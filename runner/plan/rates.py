@@ -74,21 +74,20 @@ def ring_factor(kind: str, devices: int, device: str) -> float:
 
 
 def traffic(collectives: Iterable[Collective], axes: Mapping[str, int], at: Rates) -> tuple[Traffic, ...]:
-    """Groups collectives by phase, kind, axis and source, with the time that they would take.
+    """Groups collectives by phase, kind and axis, with the time that they would take.
 
     Args:
       collectives: of one step.
       axes: mesh axis to size.
       at: the rates.
     """
-    groups: dict[tuple[int, str, str, bool], list[Collective]] = {}
+    groups: dict[tuple[int, str, str], list[Collective]] = {}
     for each in collectives:
-        groups.setdefault((PHASES.index(each.phase), each.kind, each.axis, each.counted), []).append(each)
+        groups.setdefault((PHASES.index(each.phase), each.kind, each.axis), []).append(each)
     found = []
-    for (phase, kind, axis, counted), members in sorted(groups.items(), key=lambda item: item[0]):
+    for (phase, kind, axis), members in sorted(groups.items(), key=lambda item: item[0]):
         count, size = sum(each.count for each in members), sum(each.bytes for each in members)
         devices = mesh.size({name: axes[name] for name in axis.split("+")})
         seconds = size * ring_factor(kind, devices, at.device) / (at.bandwidth_gb_s * 1e9)
-        source = "counted" if counted else "estimated"
-        found.append(Traffic(kind, axis, PHASES[phase], count, size, seconds, source))  # type: ignore[arg-type]
+        found.append(Traffic(kind, axis, PHASES[phase], count, size, seconds))
     return tuple(found)

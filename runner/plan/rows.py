@@ -94,10 +94,9 @@ def variables(plan: Plan) -> Rows:
         )
         for each in plan.variables
     ]
-    source = plan.variables[0].moved_source if plan.variables else "counted"
     left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec")
     title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
-    return Rows(title_, (*left, "bytes", "a device", f"moved, {source}"), 3, tuple(rows))
+    return Rows(title_, (*left, "bytes", "a device", "moved"), 3, tuple(rows))
 
 
 def totals(plan: Plan) -> Rows:
@@ -119,7 +118,7 @@ def program(plan: Plan) -> Rows:
     cost, rows = plan.program, []
     if cost is not None:
         rows = [
-            ("state, images held and batches of a call", size(cost.argument_bytes)),
+            ("state, examples that it keeps and batches of a call", size(cost.argument_bytes)),
             ("results, besides what takes their place", size(cost.output_bytes - cost.reused_bytes)),
             ("temporaries", size(cost.temporary_bytes)),
             ("operations of a step", operations(cost.flops)),
@@ -131,14 +130,16 @@ def program(plan: Plan) -> Rows:
 def traffic(plan: Plan) -> Rows:
     """Returns the collectives of one step by phase, kind and axis."""
     rows: list[tuple[str, ...]] = [
-        (each.phase, each.kind, each.axis, f"{each.count}", size(each.bytes), milliseconds(each.seconds), each.source)
+        (each.phase, each.kind, each.axis, f"{each.count}", size(each.bytes), milliseconds(each.seconds))
         for each in plan.traffic
     ]
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
-        rows.append(("all", "", "", f"{count}", size(moved), milliseconds(seconds), ""))
-    columns = ("phase", "kind", "axis", "count", "bytes", "time", "source")
-    return Rows("Collectives of one training step", columns, 4, tuple(rows), has_sum=bool(rows))
+        rows.append(("all", "", "", f"{count}", size(moved), milliseconds(seconds)))
+    columns = ("phase", "kind", "axis", "count", "bytes", "time")
+    return Rows(
+        "Collectives of one training step, counted in its program", columns, 3, tuple(rows), has_sum=bool(rows)
+    )
 
 
 def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:

@@ -10,9 +10,9 @@ import numpy as np
 from runner import mesh
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
-from runner.data import Dataset
+from runner.data.base import Dataset
 from runner.verify.children import WORKER, run_child
-from runner.verify.compare import TWINS, compare
+from runner.verify.compare import PERTURBED_RUNS, compare
 from runner.verify.parity import parity
 from runner.verify.report import Report
 from runner.verify.request import make_request, read_arrays, write_request
@@ -43,7 +43,7 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         write_request(shared, make_request(config, data))
         said = {side: run_child(side, shared, folder / f"verify-{side}.log", worker) for side in sides}
         reference, *found = (read_arrays(shared / f"{side}.npz") for side in sides)
-        twins = [read_arrays(shared / f"twin_{number}.npz") for number in range(TWINS)]
+        perturbed = [read_arrays(shared / f"perturbed_{number}.npz") for number in range(PERTURBED_RUNS)]
     stated = said["reference"]
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
@@ -53,9 +53,9 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         )
     try:
         if peers is None:
-            checks = compare(reference, twins, found[0], stated["noise"])
+            checks = compare(reference, perturbed, found[0], stated["noise"])
         else:
-            checks = compare(reference, twins, found[1], stated["noise"], found[0], peers.sides)
+            checks = compare(reference, perturbed, found[1], stated["noise"], found[0], peers.sides)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     axes = mesh.describe(config.mesh.axes)

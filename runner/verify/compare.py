@@ -3,8 +3,8 @@
 Where the tolerances come from. A mesh adds the same terms in another order, so its float32 sums differ in their last
 bits, and training passes that on: slightly in most entries, wildly in a few (Adam moves an entry whose gradient is
 nothing but rounding by the whole learning rate, in either direction; at a ReLU's kink the last bit decides whether an
-example counts). No fixed number is right for both. So the single device is run again, several times, as its own
-*twins*. They take each step's gradients where everything is a little off, by random relative noise:
+example counts). No fixed number is right for both. So the single device is run again, several times: these *perturbed
+runs* take each step's gradients where everything is a little off, by random relative noise:
 
 - every weight, which is what another order of a layer's sums amounts to: the product that is computed is the exact one
   of slightly other factors;
@@ -14,14 +14,15 @@ example counts). No fixed number is right for both. So the single device is run 
   their last bits.
 
 The noise is what rounding can do to the longest sum, see `noise`. That is mostly ten times what it does and more, so
-what rounding does rarely on the mesh, the twins do often. To shuffle the examples of each batch instead would say too
-little: the many nearly equal terms of a convolution round alike in any order on one device, and otherwise in a mesh's
-partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one, shuffled).
+what rounding does rarely on the mesh, the perturbed runs do often. To shuffle the examples of each batch instead would
+say too little: the many nearly equal terms of a convolution round alike in any order on one device, and otherwise in a
+mesh's partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one,
+shuffled).
 
-An entry of the mesh's run may then differ by a small multiple of what the twins differ by; of a batch statistic, which
-is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a variable's entries, 90%,
-99% and all of them must lie as close as that share of them does in the twins. A wrong engine moves most entries, and
-the twins' few wild ones don't hide that.
+An entry of the mesh's run may then differ by a small multiple of what the perturbed runs differ by; of a batch
+statistic, which is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a
+variable's entries, 90%, 99% and all of them must lie as close as that share of them does in the perturbed runs. A
+wrong engine moves most entries, and the few wild ones of a perturbed run don't hide that.
 
 Two engines on one mesh are held against each other by the same tolerances: each adds the terms in an order of its own.
 """
@@ -34,12 +35,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.engine.base import Array
+from runner.data.base import Array
+from runner.optim.paths import is_ema, is_slot, owner_of
 
 RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
-TWINS = 3
+PERTURBED_RUNS = 3
 # The largest of three draws of a size is below a quarter of another draw in about one of a thousand cases at equal
-# noise; and the twins' noise is the larger one.
+# noise; and the perturbed runs' noise is the larger one.
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
 ULPS = 4.0
@@ -56,7 +58,7 @@ Trajectory = Mapping[str, Array]
 
 
 def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:
-    """Returns the twins' relative noise: what a float32 sum's order can do, times four, and a lower precision.
+    """Returns the noise of perturbed runs: what a float32 sum's order can do, times four, and a lower precision.
 
     Args:
       terms: length of the longest sum.
@@ -87,7 +89,7 @@ class Check:
       difference: there.
       tolerance: there.
       ratio: difference over tolerance; above 1 the check fails.
-      spread: what one device differs by from itself there, under the twins' noise.
+      spread: what one device differs by from itself there, under that noise.
       blunt: half of the entries might differ by a tenth of their own size unnoticed: the config itself turns
         rounding into that much.
     """
@@ -114,17 +116,17 @@ class Check:
 
 @dataclass(frozen=True)
 class _Arrays:
-    """One array of each run: on one device, its twins', what is judged, and what that is held against."""
+    """One array of each run: on one device, there perturbed, what is judged, and what that is held against."""
 
     single: Array
-    twins: Sequence[Array]
+    perturbed: Sequence[Array]
     found: Array
     expected: Array
 
 
 def compare(
     reference: Trajectory,
-    twins: Sequence[Trajectory],
+    perturbed_runs: Sequence[Trajectory],
     mesh: Trajectory,
     noise: float,
     expected: Trajectory | None = None,
@@ -135,9 +137,9 @@ def compare(
     Args:
       reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
         `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device.
-      twins: the same of runs with noise.
+      perturbed_runs: the same of runs with noise.
       mesh: the same of the run on the mesh.
-      noise: the twins' relative noise.
+      noise: relative, of the perturbed runs.
       expected: the same of another engine's run on the mesh, to compare with in place of the reference. The
         tolerances are the same; the initial weights, which each engine draws in its own way, are not compared.
       sides: what `mesh` is compared with and `mesh`, in words.
@@ -159,7 +161,9 @@ def compare(
             raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} there")
     keys = [key for key in reference if expected is None or not key.startswith("initial/")]
     return [
-        _check(key, _Arrays(reference[key], [twin[key] for twin in twins], mesh[key], held[key]), reference, noise)
+        _check(
+            key, _Arrays(reference[key], [run[key] for run in perturbed_runs], mesh[key], held[key]), reference, noise
+        )
         for key in keys
     ]
 
@@ -173,9 +177,9 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noise: float) -> Ch
         return _initial(path, arrays.expected, arrays.found)
     if group == "gradient":
         return _ranked("gradient", key, path, 1.5, arrays)
-    if group == "optimizer":
-        return _ranked("slot", key, path.partition("/")[2], last, arrays)
-    if group == "ema":
+    if is_slot(key):
+        return _ranked("slot", key, owner_of(key), last, arrays)
+    if is_ema(key):
         return _ranked("average", key, path, last, arrays, reference[f"initial/{path}"])
     kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noise)
     return _ranked(kind, path, path, last, arrays, reference[f"initial/{path}"], sums)
@@ -191,10 +195,10 @@ def _initial(path: str, reference: Array, mesh: Array) -> Check:
 
 
 def _loss(arrays: _Arrays) -> Check:
-    """A step's loss is one number, so its tolerance is the twins' largest difference of all the steps so far."""
+    """A step's loss is one number, so its tolerance is the perturbed runs' largest difference of all steps so far."""
     single, expected = arrays.single, arrays.expected
     difference = np.abs(arrays.found.astype(np.float64) - expected)
-    spread = np.max([np.abs(twin.astype(np.float64) - single) for twin in arrays.twins], axis=0)
+    spread = np.max([np.abs(run.astype(np.float64) - single) for run in arrays.perturbed], axis=0)
     spread = np.maximum.accumulate(spread)
     floor = ULPS * np.finfo(np.float32).eps * np.maximum(np.abs(expected), 1.0)
     tolerance = FACTOR * spread + floor
@@ -234,7 +238,7 @@ def _ranked(
     moved = expected.astype(np.float64) - (0.0 if start is None else start)
     scale = _largest(moved) or _largest(expected)
     difference = at_ranks(arrays.found, expected)
-    spread = np.max([at_ranks(twin, arrays.single) for twin in arrays.twins], axis=0)
+    spread = np.max([at_ranks(run, arrays.single) for run in arrays.perturbed], axis=0)
     floor = ULPS * float(np.finfo(expected.dtype).eps) * _largest(expected)
     tolerance = FACTOR * spread + floor + noise * scale
     ratios = _ratios(difference, tolerance)

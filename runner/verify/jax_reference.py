@@ -1,21 +1,25 @@
 """The single device's side of the engine `jax`: plain Keras 3 on JAX with its stock optimizer, without a mesh.
 
-Shapes: B examples a batch, HWD an image's height, width and channels.
+Imports JAX and Keras, whose environment `runner.engine.registry.load` has set. Shapes: B examples a batch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
+import jax
+import jax.numpy as jnp
+import keras
 import numpy as np
 
-from runner.engine.base import Array
+from runner.arrays import Tensor
+from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, Names, check_model, layer_outputs
 from runner.model import scope
-from runner.optim import rules as optimizer
-from runner.verify.reference import Reference
+from runner.optim.stock import stock_optimizer
+from runner.task import namespace
+from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
 
 
@@ -33,17 +37,15 @@ class JaxReference(Reference):
         Raises:
           ConfigError: the builder fails, or made a model that no mesh can train.
         """
-        import jax
-        import keras
-
         super().__init__(request)
         config = request.config
+        self._ops, self._task = namespace.of(jnp), request.data.task
         self._model = Keras3Factory(config.model, request.data, config.trainer.seed, config.engine.precision).build()
-        check_model(self._model, config, request.data.num_classes)
-        self._stock = optimizer.reference(config.optimizer, request.total_steps, keras)
+        check_model(self._model, config, request.data)
+        self._stock = stock_optimizer(config.optimizer, request.total_steps, keras)
         self._stock.build(self._model.trainable_variables)
         self._paths = {id(variable): path for path, variable in Names(self._model).variables.items()}
-        self._trained = [self._paths[id(variable)] for variable in self._model.trainable_variables]
+        self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
         self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self._apply = jax.jit(self._stock.stateless_apply)
         self.reset()
@@ -63,51 +65,58 @@ class JaxReference(Reference):
     def reset(self) -> None:
         """Takes the values that the builder and the optimizer made; the variables themselves are never assigned."""
         self._weights = [variable.value for variable in self._model.trainable_variables]
-        self._held = [variable.value for variable in self._model.non_trainable_variables]
+        self._non_trainable = [variable.value for variable in self._model.non_trainable_variables]
         self._kept = [variable.value for variable in self._stock.variables]
 
     def weights(self) -> dict[str, Array]:
         """Returns the trainable variables by canonical path."""
-        return {path: np.array(value) for path, value in zip(self._trained, self._weights, strict=True)}
+        return {path: np.array(value) for path, value in zip(self._trainable, self._weights, strict=True)}
 
     def assign(self, weights: Mapping[str, Array]) -> None:
         """Sets the trainable variables."""
-        self._weights = [weights[path] for path in self._trained]
+        self._weights = [weights[path] for path in self._trainable]
 
     def gradients(
-        self, x_bhwd: Array, y_b: Array, share_b: Array, drawn: int, share: float
+        self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         """Returns a micro-batch's loss and its gradients."""
-        arguments = self._weights, self._held, x_bhwd, y_b, share_b, np.int32(drawn), np.float32(share)
-        (loss, self._held), found = self._gradients(*arguments)
-        return float(loss), {path: np.array(value) for path, value in zip(self._trained, found, strict=True)}
+        given = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
+        (loss, self._non_trainable), found = self._gradients(self._weights, self._non_trainable, *given)
+        return float(loss), {path: np.array(value) for path, value in zip(self._trainable, found, strict=True)}
 
     def _loss(
-        self, weights: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, share_b: Any, drawn: Any, share: Any
-    ) -> tuple[Any, list[Any]]:
-        """Returns the mean loss with the penalties, and the new non-trainable variables."""
-        import keras
-
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, drawn)):
-            logits_bc, held, penalties = self._model.stateless_call(
-                weights, held, x_bhwd, training=True, return_losses=True
+        self,
+        weights: list[Tensor],
+        non_trainable: list[Tensor],
+        inputs: Tensor,
+        batch: Mapping[str, Tensor],
+        share_b: Tensor,
+        microstep: Tensor,
+        share: Tensor,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Returns the mean loss with the regularisation losses, and the new non-trainable variables."""
+        with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)):
+            outputs, non_trainable, penalties = self._model.stateless_call(
+                weights, non_trainable, inputs, training=True, return_losses=True
             )
-        loss_b = keras.losses.sparse_categorical_crossentropy(y_b, logits_bc.astype("float32"), from_logits=True)
-        return (loss_b * share_b).sum() + share * sum(penalties), held
+        outputs = jax.tree.map(lambda each: each.astype(jnp.float32), outputs)
+        loss_b = self._task.loss(self._ops, outputs, batch)
+        loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
+        return loss_b.sum() + share * sum(penalties), non_trainable
 
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Lets the stock optimizer update the weights."""
-        given = [gradients[path] for path in self._trained]
+        given = [gradients[path] for path in self._trainable]
         self._weights, self._kept = self._apply(self._kept, given, self._weights)
 
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
         variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
-        values = {id(v): value for v, value in zip(variables, [*self._weights, *self._held], strict=True)}
+        values = {id(v): value for v, value in zip(variables, [*self._weights, *self._non_trainable], strict=True)}
         return {path: np.array(values[variable]) for variable, path in self._paths.items()}
 
     def slots(self, attribute: str) -> dict[str, Array]:
         """Returns what the stock optimizer keeps."""
         values = {id(v): value for v, value in zip(self._stock.variables, self._kept, strict=True)}
-        held = getattr(self._stock, attribute)
-        return {path: np.array(values[id(v)]) for path, v in zip(self._trained, held, strict=False)}
+        kept = getattr(self._stock, attribute)
+        return {path: np.array(values[id(v)]) for path, v in zip(self._trainable, kept, strict=False)}

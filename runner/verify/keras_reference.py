@@ -1,35 +1,31 @@
-"""The single device's side of the DTensor engine: plain tf_keras with its stock optimizer, no DTensor.
+"""The single device's side of the DTensor engines: plain tf_keras with its stock optimizer, no DTensor.
 
-Shapes: B examples a batch, HWD an image's height, width and channels, C classes.
+Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Shapes: B examples a batch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+import tensorflow as tf
+import tf_keras
 
 from runner import mesh
+from runner.arrays import Tensor
 from runner.config.errors import ConfigError
-from runner.engine.base import Array
-from runner.engine.dtensor.core import ModuleFactory
-from runner.engine.dtensor.keras_adapter import ModelFactory
+from runner.data.base import Array
+from runner.engine.dtensor.adapters import make_adapter
 from runner.model import scope
-from runner.optim import rules as optimizer
-from runner.verify.reference import Reference
+from runner.optim.stock import stock_optimizer
+from runner.task import namespace
+from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
 
 
-def _source(request: Request) -> ModelFactory | ModuleFactory:
-    """Returns where the engine's models come from; the stock optimizer is tf_keras's for modules too."""
-    factory = ModuleFactory if request.config.engine.name == "core_dtensor" else ModelFactory
-    return factory(request.config.model, request.data, request.config.trainer.seed)
-
-
 class KerasReference(Reference):
-    """A plain tf_keras model; see `Reference` for what the methods promise."""
+    """A plain tf_keras model or tf.Module; see `Reference` for what the methods promise."""
 
     def __init__(self, request: Request) -> None:
         """Builds the model from the config's seed.
@@ -37,18 +33,16 @@ class KerasReference(Reference):
         Raises:
           ConfigError: the builder fails.
         """
-        import tensorflow as tf
-        import tf_keras
-
         super().__init__(request)
         tf_keras.backend.experimental.enable_tf_random_generator()
+        self._ops, self._task = namespace.of(tf), request.data.task
         self._device = f"/{mesh.device_kind(request.config.mesh).upper()}:0"
         with tf.device(self._device):
-            source = _source(request)
-            self._model = source.plain()
-        self._variables = source.variables(self._model)
+            adapter = make_adapter(request.config, request.data)
+            self._model = adapter.plain()
+        self._variables = adapter.variables(self._model)
         trainable = {id(variable) for variable in self._model.trainable_variables}
-        self._trained = {path: held for path, held in self._variables.items() if id(held) in trainable}
+        self._trainable = {path: held for path, held in self._variables.items() if id(held) in trainable}
         self.initial = self.variables()
         self._gradients = tf.function(self._traced_gradients)
 
@@ -58,52 +52,49 @@ class KerasReference(Reference):
 
     def reset(self) -> None:
         """Takes the initial weights and a new stock optimizer."""
-        import tensorflow as tf
-
-        held = list(self._trained.values())
+        variables = list(self._trainable.values())
         with tf.device(self._device):
             for path, value in self.initial.items():
                 self._variables[path].assign(value)
-            stock = optimizer.reference(self._request.config.optimizer, self._request.total_steps)
-            stock.build(held)
+            stock = stock_optimizer(self._request.config.optimizer, self._request.total_steps, tf_keras)
+            stock.build(variables)
         self._stock = stock
-        self._apply = tf.function(lambda gradients: stock.apply_gradients(zip(gradients, held, strict=True)))
+        self._apply = tf.function(lambda gradients: stock.apply_gradients(zip(gradients, variables, strict=True)))
 
     def weights(self) -> dict[str, Array]:
         """Returns the trainable variables by canonical path."""
-        return {path: variable.numpy() for path, variable in self._trained.items()}
+        return {path: variable.numpy() for path, variable in self._trainable.items()}
 
     def assign(self, weights: Mapping[str, Array]) -> None:
         """Sets the trainable variables."""
-        for path, variable in self._trained.items():
+        for path, variable in self._trainable.items():
             variable.assign(weights[path])
 
     def gradients(
-        self, x_bhwd: Array, y_b: Array, share_b: Array, drawn: int, share: float
+        self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         """Returns a micro-batch's loss and its gradients.
 
         Raises:
           ConfigError: the loss does not depend on a trainable variable.
         """
-        import tensorflow as tf
-
         with tf.device(self._device):
-            arguments = (
-                tf.constant(argument) for argument in (x_bhwd, y_b, share_b, np.int32(drawn), np.float32(share))
-            )
-            loss, found = self._gradients(*arguments)
-        return float(loss), {path: gradient.numpy() for path, gradient in zip(self._trained, found, strict=True)}
+            given = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
+            loss, found = self._gradients(*tf.nest.map_structure(tf.constant, given))
+        return float(loss), {path: gradient.numpy() for path, gradient in zip(self._trainable, found, strict=True)}
 
-    def _traced_gradients(self, x_bhwd: Any, y_b: Any, share_b: Any, drawn: Any, share: Any) -> tuple[Any, list[Any]]:
-        import tensorflow as tf
-
+    def _traced_gradients(
+        self, inputs: Tensor, batch: Mapping[str, Tensor], share_b: Tensor, microstep: Tensor, share: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape:
-            logits_bc = tf.cast(self._forward(x_bhwd, drawn), tf.float32)
-            loss_b = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y_b, logits=logits_bc)
-            loss = tf.reduce_sum(loss_b * share_b) + share * tf.add_n([*self._model.losses, tf.constant(0.0)])
-        gradients = tape.gradient(loss, list(self._trained.values()))
-        for path, gradient in zip(self._trained, gradients, strict=True):
+            with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)):
+                outputs = self._model(inputs, training=True)  # dropout draws the masks of this micro-batch
+            outputs = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), outputs)
+            loss_b = self._task.loss(self._ops, outputs, batch)
+            loss_b = tf.where(share_b > 0, loss_b, tf.zeros_like(loss_b)) * share_b
+            loss = tf.reduce_sum(loss_b) + share * tf.add_n([*self._model.losses, tf.constant(0.0)])
+        gradients = tape.gradient(loss, list(self._trainable.values()))
+        for path, gradient in zip(self._trainable, gradients, strict=True):
             if gradient is None:
                 raise ConfigError(
                     f"model._target_={self._request.config.model.target} is refused: the loss does not depend on "
@@ -111,17 +102,10 @@ class KerasReference(Reference):
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def _forward(self, x_bhwd: Any, drawn: Any) -> Any:
-        """The training pass, in which dropout draws the masks of this micro-batch."""
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, drawn)):
-            return self._model(x_bhwd, training=True)
-
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Lets the stock optimizer update the weights."""
-        import tensorflow as tf
-
         with tf.device(self._device):
-            self._apply([tf.constant(gradients[path]) for path in self._trained])
+            self._apply([tf.constant(gradients[path]) for path in self._trainable])
 
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
@@ -129,11 +113,11 @@ class KerasReference(Reference):
 
     def slots(self, attribute: str) -> dict[str, Array]:
         """Returns what the stock optimizer keeps."""
-        held = getattr(self._stock, attribute)
-        return {path: variable.numpy() for path, variable in zip(self._trained, held, strict=False)}
+        kept = getattr(self._stock, attribute)
+        return {path: variable.numpy() for path, variable in zip(self._trainable, kept, strict=False)}
 
 
-def _positions(layer: Any) -> int:
+def _positions(layer: tf.Module) -> int:
     """Returns to how many positions of an example a layer applies its weights; 1 where its output does not tell."""
     try:
         shape = layer.output_shape

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from runner.config.errors import EngineError
+from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import Array, hold, holds_images
+from runner.engine.base import StepMetrics, cache_on_device, caches_split
+from runner.optim.paths import is_variable
+from runner.task.base import LOSS
 from runner.verify.request import Request
 
 
@@ -30,20 +33,20 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
     engine = make_engine(request.config, request.data, request.total_steps)
     engine.build()
     own = engine.state()
-    slots = {path: np.zeros_like(value) for path, value in own.items() if path.startswith(("optimizer/", "ema/"))}
+    slots = {path: np.zeros_like(value) for path, value in own.items() if not is_variable(path)}
     initial = {path: value for path, value in own.items() if path not in slots}
     for path in sorted(set(initial) & set(start)):
         if initial[path].shape != start[path].shape:
             shapes = list(start[path].shape), list(initial[path].shape)
             raise EngineError(f"{path} has shape {shapes[0]} on one device, engine {name} gives it {shapes[1]}")
     engine.load_state({path: start.get(path, value) for path, value in initial.items()} | slots)
-    hold(engine, request.batches.images.reshape(-1, *request.data.input_shape))
-    if holds_images(engine):  # as in training
-        request = request.by_place()
+    cache_on_device(engine, request.source())
+    if caches_split(engine):  # as in training
+        request = request.by_row()
     gradients = engine.gradients(request.batches, 0)
     losses, done = [], 0
     for stack in request.stacks():
-        losses.append(engine.train_steps(engine.place(stack), done).read().loss)
+        losses.append(_mean_losses(engine.train_steps(engine.place(stack), done).read()))
         done += stack.steps
     final = engine.state()
     return {
@@ -53,3 +56,7 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
         **{f"final/{path}": final[path] for path in initial},
         **{path: final[path] for path in slots},
     }
+
+
+def _mean_losses(metrics: StepMetrics) -> Array:
+    return np.asarray(metrics.sums[LOSS] / metrics.weight)

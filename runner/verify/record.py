@@ -12,12 +12,14 @@ from rich.console import Console
 
 import runner.data
 from runner.config import cautions
+from runner.config.convert import as_typed, resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
-from runner.data import Dataset
+from runner.data.base import Dataset
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.plan.table import plan_console
+from runner.run.record import open_run, recorded
 from runner.tracking import Tracker
 from runner.verify.check import verify
 from runner.verify.children import WORKER
@@ -35,9 +37,6 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
-    from runner.config.convert import as_typed, resolved
-    from runner.run.train import open_run, recorded
-
     console = plan_console()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)

@@ -1,6 +1,6 @@
 """The single device's side: a plain model with its framework's stock optimizer, step by step.
 
-What the frameworks share. Shapes: B examples a batch, HWD an image's height, width and channels.
+What the frameworks share. Shapes: B examples a batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from runner.engine.base import Array, as_float
+from runner.data.base import WEIGHT, Array
+from runner.optim.paths import ema_path, slot_path
+from runner.task import namespace
 from runner.verify.compare import noise_of_sums
 from runner.verify.request import Request
 from runner.verify.rounding import off, off_weights, shaken
@@ -23,6 +25,8 @@ _SLOTS: Mapping[str, Mapping[str, str]] = {
     "sgd": {"momentum": "momentums"},
     "rmsprop": {"velocity": "_velocities", "average": "_average_gradients", "momentum": "_momentums"},
 }
+
+Inputs = Array | Mapping[str, Array]
 
 
 class Reference(ABC):
@@ -75,11 +79,11 @@ class Reference(ABC):
             **{f"gradient/{path}": value for path, value in first.items()},
             **{f"final/{path}": value for path, value in self.variables().items()},
             **{
-                f"optimizer/{slot}/{path}": value
+                slot_path(slot, path): value
                 for slot, attribute in self._slot_attributes().items()
                 for path, value in self.slots(attribute).items()
             },
-            **{f"ema/{path}": value for path, value in averages.items()},
+            **{ema_path(path): value for path, value in averages.items()},
         }
 
     def _averaged(self, averages: Mapping[str, Array]) -> dict[str, Array]:
@@ -98,8 +102,8 @@ class Reference(ABC):
     def _step_gradients(self, step: int, noise: float, rng: np.random.Generator) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, at weights that are off by the noise; restores the weights."""
         batches = self._request.batches
-        weight_b = batches.weights[step]
-        share_b = weight_b / max(float(weight_b.sum()), 1.0)
+        terms = max(float(batches.weights[step].sum()), 1.0)
+        share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / terms
         kept = self.weights() if noise else {}
         if noise:
             self.assign(off_weights(kept, noise, rng))
@@ -112,15 +116,18 @@ class Reference(ABC):
         return loss, found
 
     def _summed_gradients(self, step: int, share_b: Array) -> tuple[float, dict[str, Array]]:
-        """Returns one batch's loss and gradients, added up over the parts that it is computed in."""
+        """Returns one batch's loss and gradients, added up over the micro-batches that it is computed in."""
         batches, count = self._request.batches, self._request.config.trainer.accumulate_steps
+        task, host = self._request.data.task, namespace.of(np)
         size = len(share_b) // count
         loss = 0.0
         sums: dict[str, Array] = {}
         for part in range(count):
             rows = slice(part * size, (part + 1) * size)
-            x_bhwd, y_b = as_float(batches.images[step][rows]), batches.labels[step][rows]
-            one, found = self.gradients(x_bhwd, y_b, share_b[rows], step * count + part, 1.0 / count)
+            batch = {name: array[step][rows] for name, array in batches.arrays.items()}
+            # The model's inputs are made here, by NumPy: what an engine makes of the arrays is judged too.
+            inputs = task.inputs(host, batch)
+            one, found = self.gradients(inputs, batch, share_b[rows], step * count + part, 1.0 / count)
             loss += one
             sums = {path: sums.get(path, 0.0) + value for path, value in found.items()}
         return loss, sums
@@ -143,15 +150,15 @@ class Reference(ABC):
 
     @abstractmethod
     def gradients(
-        self, x_bhwd: Array, y_b: Array, share_b: Array, drawn: int, share: float
+        self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         """Returns a micro-batch's loss and its gradients, and moves the batch statistics.
 
         Args:
-          x_bhwd: images in [0, 1].
-          y_b: labels.
-          share_b: each example's part of the mean over the whole batch, 0 of padding.
-          drawn: micro-batches done before, which dropout masks depend on.
+          inputs: what the model takes.
+          batch: arrays (B, ...) by name.
+          share_b: what each example's loss counts for in the mean over the whole batch, 0 of padding.
+          microstep: micro-batches done before, which dropout masks depend on.
           share: the micro-batch's part of the step, which regularisation losses count with.
         """
 
@@ -166,18 +173,3 @@ class Reference(ABC):
     @abstractmethod
     def slots(self, attribute: str) -> dict[str, Array]:
         """Returns what the stock optimizer keeps in that list of its own, by canonical path."""
-
-
-def make_reference(request: Request) -> Reference:
-    """Returns the reference of the config's engine. This is where TensorFlow or JAX is imported.
-
-    Raises:
-      ConfigError: the builder fails, or made a model that no mesh can train.
-    """
-    if request.config.engine.name == "jax":
-        from runner.verify.jax_reference import JaxReference
-
-        return JaxReference(request)
-    from runner.verify.keras_reference import KerasReference
-
-    return KerasReference(request)

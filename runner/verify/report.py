@@ -15,7 +15,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from runner.plan.table import break_path
-from runner.verify.compare import FACTOR, TWINS, ULPS, Check, noise_of_sums
+from runner.verify.compare import FACTOR, PERTURBED_RUNS, ULPS, Check, noise_of_sums
 from runner.verify.parity import Parity
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
@@ -33,7 +33,7 @@ class Report:
       steps: of training.
       mesh: axes in words, as `batch=4 model=2`.
       terms: length of the longest sum.
-      noise: the twins' relative noise.
+      noise: relative, of the perturbed runs.
       parity: the two engines that are compared; null: the mesh and one device.
       precision: `engine.precision`.
     """
@@ -101,9 +101,9 @@ class Report:
         sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}" if lower else ""
         return (f"{self.parity.basis()}; " if self.parity else "") + (
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
-            f"{self.noise:.1e}{sums} ({TWINS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 "
-            f"ulps times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic has that "
-            f"noise besides; initial weights are {initial}"
+            f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 "
+            f"float32 ulps times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic "
+            f"has that noise besides; initial weights are {initial}"
         )
 
     def metrics(self) -> dict[str, float]:

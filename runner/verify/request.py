@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from runner.config.schema import RunConfig
-from runner.data import Dataset
-from runner.data.pipeline import gather
-from runner.engine.base import Array, DataSpec, HostBatches
-from runner.training.feed import CallSize, epoch_plan
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
+from runner.data.workers import opened
+from runner.engine.base import DataSpec, HostBatches
+from runner.task import make_task
+from runner.training.feed import StepsPerCall, epoch_plan
 from runner.training.lengths import check_verified, epoch_steps, total_steps
 
 _REQUEST, _BATCHES = "request.json", "batches.npz"
+_PREFIX = "array/"  # NumPy takes an array called `file` for its own argument
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Request:
 
     Attributes:
       config: checked.
-      data: shapes that the engine is built for.
+      data: what the engine is built for.
       total_steps: steps of the whole training, where its schedules end.
       batches: the first `verify.steps` of training, in one stack.
     """
@@ -39,23 +42,28 @@ class Request:
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
         whole = self.batches
-        bytes_a_step = whole.labels.shape[1] * math.prod(self.data.input_shape)
-        length = CallSize(self.config.trainer.steps_per_call, bytes_a_step).capacity
-        length = min(length, whole.steps)
+        bytes_a_step = whole.weights.shape[1] * sum(spec.bytes for spec in self.data.arrays.values())
+        length = min(StepsPerCall(self.config.trainer.steps_per_call, bytes_a_step).capacity, whole.steps)
         return [self._stack(start, length) for start in range(0, whole.steps, length)]
 
-    def by_place(self) -> Request:
-        """Returns the same for an engine that holds the images of all batches, one after the other."""
-        shape = self.batches.labels.shape
-        places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
-        return replace(self, batches=replace(self.batches, images=places))
+    def source(self) -> ArraySource:
+        """Returns the examples of all batches one after the other, as a split that an engine may keep."""
+        arrays = self.batches.arrays
+        whole = {name: arrays[name].reshape(-1, *arrays[name].shape[2:]) for name in self.data.arrays}
+        return ArraySource(whole, self.data.arrays)
+
+    def by_row(self) -> Request:
+        """Returns the same for an engine that keeps `source`: batches say where in it their examples are."""
+        shape = self.batches.weights.shape
+        rows = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+        return replace(self, batches=replace(self.batches, arrays={ROW: rows, WEIGHT: self.batches.arrays[WEIGHT]}))
 
     def _stack(self, start: int, length: int) -> HostBatches:
         rows = np.arange(start, start + length)
-        kept = np.minimum(rows, self.batches.steps - 1)  # what is past the end is not computed
         whole = self.batches
-        steps = min(length, whole.steps - start)
-        return HostBatches(whole.images[kept], whole.labels[kept], whole.weights[kept], steps)
+        kept = np.minimum(rows, whole.steps - 1)  # what is past the end is not computed
+        arrays = {name: array[kept] for name, array in whole.arrays.items()}
+        return HostBatches(arrays, whole.weights[kept], min(length, whole.steps - start))
 
 
 def make_request(config: RunConfig, data: Dataset) -> Request:
@@ -63,54 +71,63 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
 
     Raises:
       ConfigError: the split holds less than one batch, or fewer than `trainer.steps_per_epoch`.
+      DataError: an example can't be read.
     """
     check_verified(config, data.train)
-    per_epoch = epoch_steps(config, data.train.size)
-    images: list[Array] = []
-    labels: list[Array] = []
-    weights: list[Array] = []
+    task = make_task(config.task, data.specs)
+    size = data.train.size
+    per_epoch = epoch_steps(config, size)
+    epochs: list[dict[str, Array]] = []
     left, epoch = config.verify.steps, 0
-    while left:
-        steps = min(per_epoch, left)
-        plan = epoch_plan(config, data.train.size, epoch, steps)
-        some, theirs = gather(data.train, plan.indices)
-        images.append(some)
-        labels.append(theirs)
-        weights.append(plan.weights)
-        left, epoch = left - steps, epoch + 1
-    stack = HostBatches(np.concatenate(images), np.concatenate(labels), np.concatenate(weights), config.verify.steps)
-    height, width, channels = (int(size) for size in stack.images.shape[2:])
-    spec = DataSpec((height, width, channels), data.num_classes)
-    return Request(config, spec, total_steps(config, data.train.size), stack)
+    with opened(config.dataset, config.trainer.seed) as workers:
+        reader = workers.reader(data.train)
+        while left:
+            steps = min(per_epoch, left)
+            plan = epoch_plan(config, size, epoch, steps)
+            epochs.append({**reader.read(epoch, plan.indices), WEIGHT: plan.weights})
+            left, epoch = left - steps, epoch + 1
+    arrays = {name: np.concatenate([each[name] for each in epochs]) for name in epochs[0]}
+    batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
+    return Request(config, DataSpec(data.specs, task), total_steps(config, size), batches)
 
 
 def write_request(folder: Path, request: Request) -> None:
     """Writes the request for `read_request`."""
     content = {
         "config": asdict(request.config),
-        "input_shape": request.data.input_shape,
-        "num_classes": request.data.num_classes,
+        "arrays": {name: asdict(spec) for name, spec in request.data.arrays.items()},
         "total_steps": request.total_steps,
     }
     (folder / _REQUEST).write_text(json.dumps(content))
-    batches = request.batches
-    np.savez(folder / _BATCHES, images=batches.images, labels=batches.labels, weights=batches.weights)
+    write_arrays(folder / _BATCHES, request.batches.arrays)
 
 
 def read_request(folder: Path) -> Request:
-    """Reads what `write_request` wrote."""
+    """Reads what `write_request` wrote; the task is made anew.
+
+    Raises:
+      ConfigError: the task does not fit the arrays.
+    """
     content = json.loads((folder / _REQUEST).read_text())
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(content["config"])))
     assert isinstance(config, RunConfig)
-    height, width, channels = content["input_shape"]
-    arrays = read_arrays(folder / _BATCHES)
-    batches = HostBatches(arrays["images"], arrays["labels"], arrays["weights"], len(arrays["labels"]))
-    return Request(
-        config, DataSpec((height, width, channels), content["num_classes"]), content["total_steps"], batches
-    )
+    specs = {name: _spec(fields) for name, fields in content["arrays"].items()}
+    task, arrays = make_task(config.task, specs), read_arrays(folder / _BATCHES)
+    batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
+    return Request(config, DataSpec(specs, task), content["total_steps"], batches)
+
+
+def _spec(fields: Mapping[str, object]) -> ArraySpec:
+    """Returns a spec from JSON, which has lists in place of tuples."""
+    return ArraySpec(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})  # type: ignore[arg-type]
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Writes arrays of any names for `read_arrays`."""
+    np.savez(path, **{f"{_PREFIX}{name}": array for name, array in arrays.items()})  # type: ignore[arg-type]
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Reads a NumPy archive that holds plain arrays only."""
+    """Reads what `write_arrays` wrote, plain arrays only."""
     with np.load(path, allow_pickle=False) as held:
-        return {key: held[key] for key in held.files}
+        return {key.removeprefix(_PREFIX): held[key] for key in held.files}

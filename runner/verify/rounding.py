@@ -1,4 +1,4 @@
-"""The noise of the twins: what rounding may do to weights, shares and gradients. Plain NumPy, for every engine."""
+"""The noise of perturbed runs: what rounding may do to weights, shares and gradients. Plain NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from runner.engine.base import Array
+from runner.data.base import Array
 
 
 def off(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:

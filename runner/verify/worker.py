@@ -8,16 +8,21 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from runner.config.errors import ConfigError, EngineError
-from runner.engine.dtensor import environment as dtensor
-from runner.engine.jax import environment as jax_environment
-from runner.engine.libraries import load_keras, load_tensorflow
-from runner.verify.compare import TWINS, noise
+from runner.config.errors import ConfigError, DataError, EngineError
+from runner.engine import registry
+from runner.host.late import late
+from runner.verify.compare import PERTURBED_RUNS, noise
+from runner.verify.on_mesh import train
 from runner.verify.parity import second
-from runner.verify.request import Request, read_arrays, read_request
+from runner.verify.reference import Reference
+from runner.verify.request import Request, read_arrays, read_request, write_arrays
+
+if TYPE_CHECKING:
+    from runner.verify import jax_reference, keras_reference
+else:  # each imports its engine's library, for which the environment must be set
+    jax_reference, keras_reference = late("runner.verify.jax_reference"), late("runner.verify.keras_reference")
 
 
 def main() -> None:
@@ -29,7 +34,7 @@ def main() -> None:
         outcome = {"kind": "done", **run_side(side, folder)}
     except ConfigError as error:
         outcome = {"kind": "refused", "text": str(error)}
-    except EngineError as error:
+    except (DataError, EngineError) as error:
         outcome = {"kind": "failed", "text": str(error)}
     (folder / f"{side}.json").write_text(json.dumps(outcome))
 
@@ -44,42 +49,46 @@ def run_side(side: str, folder: Path) -> dict[str, float]:
     """Runs one side and writes its arrays.
 
     Args:
-      side: `reference`, `mesh` or, with the engine of `against`, `against`; the others need the files of the first.
+      side: `reference`, `mesh` or, where another engine is compared with, `against`; the others need the files of the
+        first.
       folder: holds the request.
 
     Returns:
-      What else the comparison states: of the reference, the length of the longest sum and the twins' noise.
+      What else the comparison states: of the reference, the length of the longest sum and the noise of its perturbed
+      runs.
     """
     request = read_request(folder)
     if side == "against":
         request = replace(request, config=second(request.config))
-    if request.config.engine.name == "jax":
-        jax_environment.prepare_environment(request.config)
-        load_keras()
-    else:
-        dtensor.prepare_environment(request.config)
-        load_tensorflow()
+    registry.load(request.config)
     return _reference(request, folder) if side == "reference" else _mesh(request, folder, side)
 
 
-def _reference(request: Request, folder: Path) -> dict[str, float]:
-    from runner.verify.reference import make_reference
+def make_reference(request: Request) -> Reference:
+    """Returns the single device that the config's engine is held against; its library is imported.
 
+    Raises:
+      ConfigError: the builder fails, or made a model that no mesh can train.
+    """
+    if request.config.engine.name == "jax":
+        return jax_reference.JaxReference(request)
+    return keras_reference.KerasReference(request)
+
+
+def _reference(request: Request, folder: Path) -> dict[str, float]:
     reference = make_reference(request)
     terms = reference.longest_sum()
     size = noise(terms, request.config.engine.precision)
-    np.savez(folder / "reference.npz", **reference.train())  # type: ignore[arg-type]
-    for twin in range(TWINS):
-        np.savez(folder / f"twin_{twin}.npz", **reference.train(size, seed=twin + 1))  # type: ignore[arg-type]
+    write_arrays(folder / "reference.npz", reference.train())
+    for number in range(PERTURBED_RUNS):
+        write_arrays(folder / f"perturbed_{number}.npz", reference.train(size, seed=number + 1))
     return {"terms": terms, "noise": size}
 
 
 def _mesh(request: Request, folder: Path, side: str) -> dict[str, float]:
-    from runner.verify.on_mesh import train
-
     held = read_arrays(folder / "reference.npz")
     start = {key.removeprefix("initial/"): value for key, value in held.items() if key.startswith("initial/")}
-    np.savez(folder / f"{side}.npz", **train(request, start))  # type: ignore[arg-type]
+    write_arrays(folder / f"{side}.npz", train(request, start))
     return {}
 
 

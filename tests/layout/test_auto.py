@@ -60,7 +60,7 @@ def test_a_dense_layer_alone_is_split_where_it_holds_an_eighth_of_all_elements()
 
 
 @pytest.mark.parametrize("widths", [(64, 12), (33, 64), (30, 64, 12), (33, 45, 64), (64, 64, 64, 12)])
-def test_the_logits_are_never_split(widths: tuple[int, ...]) -> None:
+def test_the_outputs_are_never_split(widths: tuple[int, ...]) -> None:
     found = proposed(mlp(*widths), AXES)
     last = f"d{len(widths) - 1}"
     assert found[f"{last}/kernel"][1] is None
@@ -80,7 +80,7 @@ def test_a_dense_layer_alone_is_split_by_columns_where_its_rows_do_not_divide_an
     found = proposed(variables, AXES)
     assert (found["a/kernel"], found["a/bias"]) == ((None, "model"), ("model",))
     assert found["b/kernel"] == (None, None)
-    assert reasons(variables, AXES)["b/kernel"] == "its columns are the logits, and no axis divides its rows"
+    assert reasons(variables, AXES)["b/kernel"] == "its columns are the outputs, and no axis divides its rows"
 
 
 def test_attention_is_split_on_its_heads_and_its_mlp_column_then_row() -> None:
