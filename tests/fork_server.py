@@ -51,7 +51,8 @@ def preload(library: str) -> None:
 
     for name in _BESIDE[:2]:
         importlib.import_module(name)
-    mlflow_import.load_mlflow()
+    importlib.import_module("mlflow")
+    mlflow_import.quiet()
     for name in _BESIDE[2:]:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)

@@ -88,7 +88,7 @@ def test_what_the_product_itself_sets_needs_no_real_start(library: str, monkeypa
     ours, _ = socket.socketpair()
     server = forks.Server(library, ours, os.environ)
     with mock.patch.dict(os.environ):
-        mlflow_import._set_environment()
+        mlflow_import.set_environment()
         assert server.accepts(os.environ)
 
 

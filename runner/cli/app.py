@@ -7,6 +7,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -20,15 +22,26 @@ from runner.config.errors import ConfigError, DataError, EngineError, Interrupte
 from runner.config.refusals import one_line
 from runner.config.schema import RunConfig
 from runner.host import paths
+from runner.host.late import late
 from runner.host.signals import current, interruption
 from runner.sweep import launch, member, resume, state
 from runner.training.checkpoint import arguments
+
+if TYPE_CHECKING:
+    from runner.sweep import report
+else:
+    report = late("runner.sweep.report")
 
 logger = logging.getLogger(__name__)
 
 _LONGEST = 600  # characters of a library's error that are shown
 EXIT_DONE, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 Command = Callable[[RunConfig, DictConfig], None]
+
+
+def run_module(module: str) -> int:
+    """Runs the command `run` of a module, which is imported when the config has been checked; see `run_command`."""
+    return run_command(lambda config, composed: import_module(module).run(config, composed))
 
 
 def run_command(command: Command) -> int:
@@ -80,11 +93,9 @@ def _run(command: Command) -> bool:
     finally:
         with current().deferring():  # the sweep's run gets its status
             if (sweep := state.started()) is not None:
-                from runner.sweep.report import finish
-
                 if ended is not None and not sweep.ledger.jobs:
                     sweep.give_up()
-                passed = finish(sweep, ended)
+                passed = report.finish(sweep, ended)
     return passed
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 # Built into the interpreter: `signal` itself takes milliseconds, in which Ctrl-C would be a traceback.
 import _signal  # type: ignore[import-not-found]
 import os
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
-
-    from runner.cli.app import Command
 
 
 def _end(signum: int, _frame: object) -> None:
@@ -28,24 +27,22 @@ for _name in ("SIGINT", "SIGTERM", "SIGHUP"):
         _signal.signal(getattr(_signal, _name), _end)
 
 
-def main(command: Command, after: Callable[[int], int] = int) -> NoReturn:
+def main(module: str, after: str | None = None) -> NoReturn:
     """Composes the config, runs a command on it and exits with its code.
 
     Args:
-      command: see `runner.cli.app.run_command`.
-      after: takes the exit code when all is done, and returns the one to exit with.
+      module: has the command, `run(config, composed)`; imported when the config has been checked.
+      after: has `end(code)`, called when all is done, which returns the code to exit with; null: nothing is done.
     """
 
     def body() -> int:
-        from runner.cli.app import run_command
-
-        return after(run_command(command))
+        code: int = import_module("runner.cli.app").run_module(module)
+        return import_module(after).end(code) if after else code
 
     start(body)
 
 
 def start(body: Callable[[], int]) -> NoReturn:
     """Runs a command that takes no config; see `runner.host.signals.run_main`."""
-    from runner.host.signals import run_main
-
+    run_main: Callable[[Callable[[], int]], NoReturn] = import_module("runner.host.signals").run_main
     run_main(body)

@@ -6,7 +6,9 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from runner.compare.records import RunRecord
 from runner.compare.render import Sheet
@@ -31,7 +33,7 @@ def metric_diff(first: RunRecord, second: RunRecord) -> Sheet:
     return _sheet(first, second, "metric", left, right)
 
 
-def plan_diff(client: Any, first: RunRecord, second: RunRecord) -> Sheet | None:
+def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Sheet | None:
     """Returns in what two runs' plans differ; None where either has no plan.
 
     Args:
@@ -45,7 +47,7 @@ def plan_diff(client: Any, first: RunRecord, second: RunRecord) -> Sheet | None:
     return _sheet(first, second, "plan", plans[0], plans[1])
 
 
-def find_run(client: Any, which: str) -> Any:
+def find_run(client: MlflowClient, which: str) -> Run:
     """Returns the run that an id, the start of one, or a name means; of runs of one name the latest.
 
     Raises:
@@ -73,7 +75,7 @@ def _sheet(
     return Sheet((title, *names), rows)
 
 
-def _plan(client: Any, run_id: str) -> dict[str, str] | None:
+def _plan(client: MlflowClient, run_id: str) -> dict[str, str] | None:
     names = {item.path for item in client.list_artifacts(run_id)}
     if _PLAN not in names:
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from runner.compare.records import RunRecord
 
 SEED = "trainer.seed"
-GROUPS = ("engine", "mesh", "layout", "model", "optimizer", "dataset")
+GROUPS = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")
 # Params that differ from run to run without making another experiment of it.
 _NOT_COMPARED = ("run.command", "tracking.", "sweep.", "trainer.progress")
 
@@ -152,9 +152,3 @@ def as_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def lower_is_better(metric: str) -> bool:
-    """Returns whether less of a metric is better, by its name: losses, times and bytes."""
-    word = metric.rpartition("/")[2]
-    return any(part in word for part in ("loss", "ms", "seconds", "bytes", "error"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 
 from runner.compare.lines import Line, Stat, as_number
 from runner.sweep.jobs import short_keys, varied_name
-from runner.training.plots import save, subplots
+from runner.figures import save, subplots
 
 _MOST_CURVES = 20
 _MOST_SERIES = 10
@@ -134,7 +135,7 @@ def _width(index: int, count: int) -> float:
     return 1.2 + 4.0 * (1 - index / max(count - 1, 1)) if count > 1 else 1.6
 
 
-def _name_ticks(axes: Any, ticks: Sequence[str], place: Mapping[str, float], *, numeric: bool) -> None:
+def _name_ticks(axes: Axes, ticks: Sequence[str], place: Mapping[str, float], *, numeric: bool) -> None:
     positions = [place[text] for text in ticks]
     if numeric and positions and min(positions) > 0 and max(positions) / min(positions) >= _LOG_RATIO:
         axes.set_xscale("log")
@@ -153,9 +154,7 @@ def _ordered(values: Sequence[str]) -> list[str]:
     return [text for _, text in sorted(zip(numbers, once, strict=True))]
 
 
-def _colours(count: int) -> list[Any]:
-    import matplotlib as mpl
-
+def _colours(count: int) -> list[tuple[float, ...]]:
     if count <= 10:
         return [mpl.colormaps["tab10"](index) for index in range(count)]
     return [mpl.colormaps["viridis"](index / (count - 1)) for index in range(count)]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
@@ -17,14 +17,14 @@ from runner.config.convert import flatten
 from runner.config.errors import ConfigError
 from runner.tracking.records import clean_params
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
 _PAGE = 1000
-_SUMMARY = {
-    "eval_accuracy": "eval/accuracy",
-    "eval_loss": "eval/loss",
-    "train_accuracy": "train/accuracy",
-    "train_loss": "train/loss",
-    "step_ms": "throughput/step_ms",
-}
+_SPLITS = ("train", "eval", "test")
+_STEP_MS = "step_ms"
+_BESIDE = "examples"  # how many an evaluation was over
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -59,7 +59,7 @@ class RunRecord:
     seconds: float = math.nan
 
 
-def from_run(run: Any) -> RunRecord:
+def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
     ended = run.info.end_time
     return RunRecord(
@@ -90,8 +90,19 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
         summary = json.loads((folder / "summary.json").read_text())
     except (OSError, ValueError):
         summary = {}
-    metrics = {_SUMMARY[key]: float(value) for key, value in summary.items() if key in _SUMMARY}
-    return RunRecord("", name, status, clean_params(dict(flatten(content))), metrics)
+    return RunRecord("", name, status, clean_params(dict(flatten(content))), _of_summary(summary))
+
+
+def _of_summary(summary: Mapping[str, object]) -> dict[str, float]:
+    """Returns the metrics of a `summary.json`, `eval_loss` as `eval/loss`."""
+    found = {}
+    for key, value in summary.items():
+        split, _, name = key.partition("_")
+        if isinstance(value, int | float) and name != _BESIDE and split in _SPLITS:
+            found[f"{split}/{name}"] = float(value)
+        elif isinstance(value, int | float) and key == _STEP_MS:
+            found[f"throughput/{key}"] = float(value)
+    return found
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,7 @@ class Filter:
     statuses: Sequence[str] = ()
 
 
-def load(client: Any, wanted: Filter) -> list[RunRecord]:
+def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
     """Returns the runs that pass a filter, oldest first; the parents of sweeps are left out.
 
     Args:
@@ -143,12 +154,12 @@ def load(client: Any, wanted: Filter) -> list[RunRecord]:
     ]
 
 
-def history(client: Any, run_id: str, metric: str) -> list[tuple[int, float]]:
+def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
     return sorted((point.step, point.value) for point in client.get_metric_history(run_id, metric))
 
 
-def _experiment_ids(client: Any, names: Sequence[str]) -> list[str]:
+def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
     there = {one.name: one.experiment_id for one in client.search_experiments()}
     for name in names:
         if name not in there:
@@ -166,7 +177,7 @@ def _tag_test(text: str) -> Callable[[RunRecord], bool]:
 def _metric_test(text: str) -> Callable[[RunRecord], bool]:
     match = re.fullmatch(r"([^<>=]+?)\s*(?:(>=|<=|>|<|=)\s*(\S+))?", text.strip())
     if match is None:
-        raise ConfigError(f"--metric {text!r} is refused: write a name, or as 'eval/accuracy>0.9'")
+        raise ConfigError(f"--metric {text!r} is refused: write a name, or as 'eval/loss<0.3'")
     name, sign, bound = match.groups()
     if sign is None:
         return lambda record: name in record.metrics

@@ -12,21 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from runner.compare import metrics as named
 from runner.compare.lines import Line, Stat
 from runner.sweep.jobs import short_keys, short_value
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "skipped": "cyan"}
 _WIDTH = 160  # of a pipe or a file
-_SHORT = {
-    "eval/accuracy": "test accuracy",
-    "eval/loss": "test loss",
-    "throughput/step_ms": "step ms",
-    "throughput/examples_per_second": "examples/s",
-    "plan/bytes_per_device": "bytes/device",
-    "plan/collective_bytes": "moved/step",
-    "plan/flops_per_device": "flops/device",
-    "sweep/scaling_efficiency": "efficiency",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ def sheet_of(
     keys = list(dict.fromkeys(key for line in lines for key in line.values))
     shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
     folded = any(len(line.records) > 1 for line in lines)
-    names = [_SHORT.get(metric, metric) for metric in shown]
+    names = [named.title(metric, shown) for metric in shown]
     titles = [*lead, *short_keys(keys).values(), *extra, *(["runs"] if folded else []), *names]
     rows = []
     for index, line in enumerate(lines):

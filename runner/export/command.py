@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -23,15 +23,20 @@ from runner.engine.base import Array
 from runner.evaluate.saved import data_spec, evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
-from runner.export.log import log_saved_model
 from runner.export.plain import make_plain, weights_in_use
 from runner.export.write import SAVED_MODEL, Written, write_model
+from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.tracking.attach import Attachment, attach
 from runner.training.checkpoint.recovery import Previous, versions
 from runner.training.display import result_table
+
+if TYPE_CHECKING:
+    from runner.export import log
+else:
+    log = late("runner.export.log")  # with MLflow
 
 _SIGNATURE = {
     "name": "serving_default",
@@ -162,7 +167,7 @@ def _record_in_run(
     store.log_artifacts([target / folders.RECORD], "export")
     if written.saved_model:
         uri = store.log_model(
-            lambda where, run_id: log_saved_model(
+            lambda where, run_id: log.log_saved_model(
                 where, run_id, target / SAVED_MODEL, shape, data.class_names, step=step
             )
         )

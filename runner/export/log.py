@@ -6,7 +6,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.tracking.mlflow_import import load_mlflow
+import numpy as np
+from mlflow import pyfunc
+from mlflow.models import Model, ModelSignature
+from mlflow.types import Schema, TensorSpec
+
 from runner.tracking.models import pinned, pointed_at
 from runner.tracking.store import Store
 
@@ -30,22 +34,17 @@ def log_saved_model(
     Returns:
       The model's URI, as `models:/m-...`.
     """
-    mlflow = load_mlflow()
-    import numpy as np
-    from mlflow.models import Model, ModelSignature
-    from mlflow.types import Schema, TensorSpec
-
     images = TensorSpec(np.dtype("uint8"), (-1, *shape))
     rows = (-1, len(class_names))
     answers = [TensorSpec(np.dtype("float32"), rows, name) for name in ("logits", "probabilities")]
     answers.append(TensorSpec(np.dtype("int64"), (-1,), "class"))
-    with pointed_at(mlflow, store.uri), warnings.catch_warnings():
+    with pointed_at(store.uri), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*input example was not provided")  # the signature is exact
         logged = store.client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id)
         info = Model.log(
             artifact_path=None,
             name=NAME,
-            flavor=mlflow.pyfunc,
+            flavor=pyfunc,
             python_model=str(_CODE),
             artifacts={"saved_model": str(path)},
             model_id=logged.model_id,

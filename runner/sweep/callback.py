@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
 
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
@@ -24,22 +24,22 @@ class SweepCallback(Callback):
     def __init__(self) -> None:
         self._shared: state.Shared | None = None
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
         """Makes the parent run."""
         del kwargs
         hide_config(config)
-        state.begin(config)
+        state.begin(config, lambda: import_module("runner.sweep.report"))  # matplotlib with it, while jobs run
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Takes along what the sweep knows by the time that a launcher sends its jobs away."""
         sweep = state.started()
         return {"_shared": sweep.shared() if sweep is not None else self._shared}
 
-    def on_job_start(self, config: DictConfig, *, task_function: TaskFunction, **kwargs: Any) -> None:
+    def on_job_start(self, config: DictConfig, *, task_function: TaskFunction, **kwargs: object) -> None:
         """Tells the process of a foreign launcher's job which sweep it is of."""
         del config, task_function, kwargs
         if self._shared is not None and state.started() is None:
             state.adopt(self._shared)
 
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
         """Has nothing to add: a job leaves its outcome in its folder."""

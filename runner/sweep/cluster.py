@@ -7,7 +7,9 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+import submitit
+from submitit import Executor
 
 from runner.config.errors import ConfigError
 from runner.sweep.jobs import Outcome
@@ -17,7 +19,7 @@ _ASK_S = 2.0  # between questions to the cluster; the outcome file in the job's 
 _LOST_S = 10.0  # for a shared file system to show the outcome of a job that the cluster says has ended
 
 
-def make_executor(cluster: str, folder: Path, timeout_s: float | None, parameters: Mapping[str, Any]) -> Any:
+def make_executor(cluster: str, folder: Path, timeout_s: float | None, parameters: Mapping[str, object]) -> Executor:
     """Returns a submitit executor.
 
     Args:
@@ -27,12 +29,8 @@ def make_executor(cluster: str, folder: Path, timeout_s: float | None, parameter
       parameters: of `submitit.AutoExecutor.update_parameters`, as `slurm_partition`.
 
     Raises:
-      ConfigError: submitit is not installed, there is no such cluster, or a parameter that it does not know.
+      ConfigError: there is no such cluster, or a parameter that it does not know.
     """
-    try:
-        import submitit
-    except ImportError as error:
-        raise ConfigError("hydra/launcher=submitit_* is refused: submitit is missing; pip install submitit") from error
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         limit = {} if timeout_s is None else {"timeout_min": math.ceil(timeout_s / 60) + 2}
@@ -46,7 +44,7 @@ def make_executor(cluster: str, folder: Path, timeout_s: float | None, parameter
 class ClusterJob:
     """A job on a cluster; see `schedule.Running`. Its outcome comes back as a file in its folder."""
 
-    def __init__(self, executor: Any, command: Command) -> None:
+    def __init__(self, executor: Executor, command: Command) -> None:
         """Submits the job.
 
         Args:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from mlflow.entities import Run
 
 from runner.config.errors import ConfigError, TrackingError
 from runner.config.schema import TrackingConfig
@@ -42,7 +43,7 @@ class Parent:
     store: Store
     run_id: str
 
-    def children(self) -> list[Any]:
+    def children(self) -> list[Run]:
         """Returns the runs of the sweep's jobs, newest first."""
         found = self.store.client.search_runs(
             [self.store.experiment_id],
@@ -51,7 +52,7 @@ class Parent:
         )
         return list(found)
 
-    def covered(self, code: str) -> dict[str, Any]:
+    def covered(self, code: str) -> dict[str, Run]:
         """Returns every finished run of the experiment under this code, by the hash of its config."""
         runs = self.store.client.search_runs(
             [self.store.experiment_id],
@@ -146,7 +147,7 @@ def open_tracking(config: TrackingConfig) -> Store:
     return open_store(tracking_uri(config.uri, project_root()), config.experiment)
 
 
-def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Any:
+def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
     """Finds a sweep's run.
 
     Args:
@@ -179,13 +180,13 @@ def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
     return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: signature.sign(_SIGNED, arguments)}
 
 
-def is_own(run: Any) -> bool:
+def is_own(run: Run) -> bool:
     """Returns whether this project recorded a sweep's command line; whoever can write to the store can write tags."""
     record = {"overrides": recorded_arguments(run), signature.FIELD: run.data.tags.get(_SIGNATURE_TAG, "")}
     return signature.is_own(_SIGNED, record)
 
 
-def recorded_arguments(run: Any) -> list[str]:
+def recorded_arguments(run: Run) -> list[str]:
     """Returns the command line that a sweep was started with.
 
     Raises:

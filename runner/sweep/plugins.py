@@ -5,21 +5,32 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from runner.host.late import late
 from runner.sweep import state
 from runner.sweep.jobs import Job
-from runner.sweep.schedule import Running, Watcher
-from runner.sweep.settings import interval_refused
+from runner.sweep.launch import local_command
+from runner.sweep.process import JobProcess
+from runner.sweep.refusals import interval_refused
+from runner.sweep.schedule import Running, Watcher, run_jobs
+
+if TYPE_CHECKING:
+    from submitit import Executor
+
+    from runner.sweep import cluster, search
+else:
+    cluster, search = late("runner.sweep.cluster"), late("runner.sweep.search")  # with submitit, with Optuna
 
 
 class ProcessLauncher(Launcher):
@@ -56,8 +67,6 @@ class ProcessLauncher(Launcher):
         Raises:
           Interrupted: a signal came; the running jobs were ended.
         """
-        from runner.sweep.schedule import run_jobs
-
         run_jobs(
             jobs,
             lambda job: self.start(job, report),
@@ -69,9 +78,6 @@ class ProcessLauncher(Launcher):
 
     def start(self, job: Job, report: str | None) -> Running:
         """Starts a job."""
-        from runner.sweep.launch import local_command
-        from runner.sweep.process import JobProcess
-
         assert self._config is not None
         sweep = state.current()
         command = local_command(sweep, job, self._config, parallel=self.max_parallel, report=report)
@@ -95,27 +101,24 @@ class SubmititLauncher(ProcessLauncher):
     def __init__(
         self,
         cluster: str,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, object] | None = None,
         max_parallel: int = 64,
         timeout: float | None = None,
     ) -> None:
         super().__init__(max_parallel, timeout)
         self._cluster, self._parameters = cluster, dict(parameters or {})
-        self._executor: Any = None
+        self._executor: Executor | None = None
 
     def start(self, job: Job, report: str | None) -> Running:
         """Submits a job."""
-        from runner.sweep.cluster import ClusterJob, make_executor
-        from runner.sweep.launch import local_command
-
         assert self._config is not None
         sweep = state.current()
         if self._executor is None:
             folder = sweep.folder / ".submitit"
-            self._executor = make_executor(self._cluster, folder, self.timeout, self._parameters)
+            self._executor = cluster.make_executor(self._cluster, folder, self.timeout, self._parameters)
         command = local_command(sweep, job, self._config, parallel=1, report=report)
         print(f"job {job.number}: {job.name}: submitted, its output is {job.folder / 'job.log'}", flush=True)
-        return ClusterJob(self._executor, replace(command, prefix=None))
+        return cluster.ClusterJob(self._executor, replace(command, prefix=None))
 
 
 class _Sweeper(Sweeper):
@@ -128,8 +131,6 @@ class _Sweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Makes the launcher."""
-        from hydra.core.plugins import Plugins
-
         self._config, self._context = config, hydra_context
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
@@ -156,7 +157,7 @@ class GridSweeper(_Sweeper):
       params: key to values, as a preset gives them; the command line wins. Read from the config.
     """
 
-    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, params: Mapping[str, object] | None = None) -> None:
         super().__init__()
         del params
 
@@ -174,17 +175,15 @@ class GridSweeper(_Sweeper):
 class SearchSweeper(_Sweeper):
     """Lets Optuna choose the jobs; see `runner.sweep.search.Settings` for the arguments."""
 
-    def __init__(self, params: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, params: Mapping[str, object] | None = None, **settings: Any) -> None:
         super().__init__()
         del params
         self._settings = settings
 
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
-        from runner.sweep.search import Search, Settings
-
         assert isinstance(launcher, ProcessLauncher)
-        search = Search(sweep, config, loader, Settings(**self._settings))
-        launcher.run(search.trials(), search, report=search.metric)
+        found = search.Search(sweep, config, loader, search.Settings(**self._settings))
+        launcher.run(found.trials(), found, report=found.metric)
 
 
 def combinations(overrides: Sequence[Override]) -> list[list[str]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from runner.compare import plots, render
 from runner.compare.lines import make_lines
@@ -15,6 +14,7 @@ from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
+from runner.sweep.parent import Parent
 from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
 from runner.tracking.base import Status
@@ -47,7 +47,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
             _show(sweep.name, entries, sheet)
         if sweep.parent is not None:
             status: Status = "KILLED" if interruption(error) else "FINISHED" if good else "FAILED"
-            _store(sweep, entries, best, files, status)
+            _store(sweep, sweep.parent, entries, best, files, status)
         elif files:
             print(f"table and plots: {sweep.folder}")
         return good
@@ -176,9 +176,11 @@ def _named(entry: Entry) -> RunRecord:
 
 
 def _curves(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
-    written = []
-    for metric in _CURVES if sweep.parent is not None else ():
-        client: Any = sweep.parent.store.client
+    written: list[Path] = []
+    if sweep.parent is None:
+        return written
+    for metric in _CURVES:
+        client = sweep.parent.store.client
         found = {
             entry.job.name: history(client, entry.record.run_id, metric)
             for entry in entries
@@ -191,7 +193,9 @@ def _curves(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
     return written
 
 
-def _store(sweep: Sweep, entries: Sequence[Entry], best: Entry | None, files: Sequence[Path], status: Status) -> None:
+def _store(
+    sweep: Sweep, parent: Parent, entries: Sequence[Entry], best: Entry | None, files: Sequence[Path], status: Status
+) -> None:
     tags = {"runner.sweep.result": _counts(entries)}
     missing = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
     tags["runner.sweep.not_run"] = "; ".join(missing)
@@ -204,13 +208,11 @@ def _store(sweep: Sweep, entries: Sequence[Entry], best: Entry | None, files: Se
         if entry.record is None:
             continue
         if entry.outcome.status == "pruned":
-            sweep.parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
+            parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
         if scaling.EFFICIENCY in entry.record.metrics:
-            sweep.parent.measure_child(
-                entry.record.run_id, {scaling.EFFICIENCY: entry.record.metrics[scaling.EFFICIENCY]}
-            )
-    sweep.parent.finish(status, tags, metrics, files)
-    for line in sweep.parent.describe():
+            parent.measure_child(entry.record.run_id, {scaling.EFFICIENCY: entry.record.metrics[scaling.EFFICIENCY]})
+    parent.finish(status, tags, metrics, files)
+    for line in parent.describe():
         print(line.replace("run: ", "sweep: ", 1) if line.startswith("run: ") else line)
 
 

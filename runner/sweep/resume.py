@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -13,8 +13,18 @@ from omegaconf import OmegaConf
 from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
 from runner.host import paths
+from runner.host.late import late
 from runner.training.checkpoint.arguments import key_of, without
 from runner.training.checkpoint.recorded import Record
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from runner.sweep import parent
+    from runner.training.checkpoint import resume, runs
+else:
+    parent = late("runner.sweep.parent")
+    resume, runs = late("runner.training.checkpoint.resume"), late("runner.training.checkpoint.runs")
 
 _KEY = "sweep.resume"
 _MULTIRUN = ("-m", "--multirun")
@@ -35,8 +45,6 @@ def expand(arguments: Sequence[str]) -> list[str]:
     wanted = [one.partition("=")[2] for one in arguments if one.lstrip("+").partition("=")[0] == _KEY]
     if not wanted or wanted[-1] in ("", "null"):
         return list(arguments)
-    from runner.sweep import parent
-
     typed = [one for one in arguments if key_of(one) != _KEY and one not in _MULTIRUN]
     config = _tracking([one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")])
     if config.name == "none":
@@ -50,7 +58,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return ["-m", *recorded, *typed, f"{_KEY}={run.info.run_id}"]
 
 
-def checkpoint_overrides(run: Any, content: Mapping[str, Any], checkpoints: Path) -> list[str]:
+def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Path) -> list[str]:
     """Returns what makes a job go on from the checkpoint of its earlier run, instead of from the start.
 
     Args:
@@ -61,8 +69,6 @@ def checkpoint_overrides(run: Any, content: Mapping[str, Any], checkpoints: Path
     Returns:
       Overrides to add to the job's own; none where the run left no checkpoint that the job can go on from.
     """
-    from runner.training.checkpoint import resume, runs
-
     try:
         found, _ = runs.find("resume", run.info.run_id, checkpoints)
         resume.check_order(runs.open_checkpoint("resume", found, None), content)

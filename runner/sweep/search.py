@@ -12,21 +12,15 @@ from typing import Any
 import optuna
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from omegaconf import DictConfig, OmegaConf
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.config.errors import ConfigError
 from runner.config.secrets import STUDIES, reveal
 from runner.sweep.jobs import Job, JobStatus, Outcome, varied_name
 from runner.sweep.member import VALUES_FILE
-from runner.sweep.settings import nothing_to_search
+from runner.sweep.refusals import nothing_to_search
+from runner.sweep.space import distribution
 from runner.sweep.state import Sweep, arguments_of
 from runner.tracking.location import sqlite_path
 
@@ -196,37 +190,6 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
         direction="maximize" if sweep.settings.direction == "maximize" else "minimize",
         load_if_exists=True,
     )
-
-
-def distribution(override: Override) -> BaseDistribution:
-    """Returns what a sweep override stands for: values, a range or an interval; `tag(log, ...)` for log-uniform.
-
-    Args:
-      override: as `dataset.batch_size=64,128` or `optimizer.learning_rate=tag(log,interval(1e-4,1e-1))`.
-
-    Raises:
-      ConfigError: a range that can't be searched.
-    """
-    value = override.value()
-    try:
-        if isinstance(value, IntervalSweep):
-            log = "log" in value.tags
-            low, high = value.start, value.end
-            assert low is not None
-            assert high is not None
-            if isinstance(low, int) and isinstance(high, int):
-                return IntDistribution(low, high, log=log)
-            return FloatDistribution(float(low), float(high), log=log)
-        if isinstance(value, RangeSweep):
-            numbers = list(override.sweep_iterator())
-            if len(numbers) > 1 and all(isinstance(one, int) for one in numbers):
-                low, high = sorted((int(str(numbers[0])), int(str(numbers[-1]))))
-                return IntDistribution(low, high, step=abs(int(str(numbers[1])) - int(str(numbers[0]))))
-        choices = [str(one) for one in override.sweep_iterator(transformer=Transformer.encode)]
-        return CategoricalDistribution(choices)
-    except (ValueError, AssertionError) as error:
-        mend = "write the lower end first, and above 0 for log"
-        raise ConfigError(f"{override.input_line} is refused: {error}; {mend}") from error
 
 
 def _default(master: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:

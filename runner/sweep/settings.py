@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.host.late import late
+from runner.sweep.refusals import interval_refused, nothing_to_search
+
+if TYPE_CHECKING:
+    from runner.sweep import space
+else:
+    space = late("runner.sweep.space")  # with Optuna, which a grid does without
 
 _LAUNCHER, _SWEEPER = "hydra.launcher", "hydra.sweeper"
 _OURS = "hydra_plugins.runner_sweep."
-_Rule = tuple[Callable[[Any], bool], str, str]
+_Rule = tuple[Callable[[object], bool], str, str]
 
 
 def _whole(low: int) -> _Rule:
-    def test(value: Any) -> bool:
+    def test(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
     return test, f"a whole number of at least {low}", str(max(low, 1))
 
 
-def _is_seconds(value: Any) -> bool:
+def _is_seconds(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
 
 
@@ -83,11 +90,9 @@ def check(config: DictConfig, arguments: list[str]) -> None:
             raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
         if not any(one.is_sweep_override() for one in overrides):
             raise nothing_to_search()
-        from runner.sweep.search import distribution  # with Optuna, which a grid does without
-
         for one in overrides:
             if one.is_sweep_override():
-                distribution(one)
+                space.distribution(one)
 
 
 def _check_settings(key: str, config: DictConfig) -> str:
@@ -99,6 +104,8 @@ def _check_settings(key: str, config: DictConfig) -> str:
     name = target.removeprefix(_OURS)
     if name not in _TAKES:
         return ""
+    if name == "SubmititLauncher" and importlib.util.find_spec("submitit") is None:
+        raise ConfigError("hydra/launcher=submitit_* is refused: submitit is missing; pip install submitit")
     content = OmegaConf.to_container(node, resolve=True)
     assert isinstance(content, dict)
     for word, value in ((str(word), value) for word, value in content.items() if word != "_target_"):
@@ -111,17 +118,3 @@ def _check_settings(key: str, config: DictConfig) -> str:
         if not test(value):
             raise refuse(f"{key}.{word}", value, allowed=allowed, mend=f"set {key}.{word}={example}")
     return name
-
-
-def interval_refused(one: Override) -> ConfigError:
-    """Words an interval where values are wanted."""
-    mend = "choose hydra/sweeper=optuna, or name the values"
-    return ConfigError(f"{one.input_line} is refused: a grid needs values, not an interval; {mend}")
-
-
-def nothing_to_search() -> ConfigError:
-    """Words a search without a space."""
-    return ConfigError(
-        "hydra/sweeper=optuna is refused: nothing to search over; "
-        "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
-    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
@@ -21,6 +21,7 @@ from runner.config.errors import ConfigError
 from runner.config.refusals import one_line
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.host import folders, signals
+from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
 from runner.sweep.member import VALUES_FILE, write_parent
@@ -29,6 +30,14 @@ from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
 from runner.tracking import uri
 from runner.training.checkpoint.arguments import folder_of, key_of
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from runner.sweep import parent
+    from runner.sweep.parent import Parent
+else:
+    parent = late("runner.sweep.parent")
 
 _DIR, _SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
@@ -55,11 +64,12 @@ class Shared:
 class Sweep:
     """The sweep of this process: made by the callback, fed by sweeper and launcher, finished by the command."""
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Reads what the sweep is; nothing is opened yet.
 
         Args:
           config: as Hydra composed it for the multirun, before any job's overrides.
+          meanwhile: called when the sweep's run is made, beside the jobs; may take its time.
 
         Raises:
           ConfigError: the `sweep` or the `tracking` group, the launcher or the sweeper can't work, or the folder holds
@@ -79,16 +89,17 @@ class Sweep:
         self._check_resume()
         folders.claim(_DIR, self.folder)
         self.ledger = Ledger()
-        self.before: dict[int, Any] = {}  # MLflow runs of jobs that were done before
+        self._meanwhile = meanwhile
+        self.before: dict[int, Run] = {}  # MLflow runs of jobs that were done before
         self.stop = signals.current()
-        self._parent: Any = None  # a `parent.Parent`, whose module is imported late
+        self._parent: Parent | None = None
         self._opening: threading.Thread | None = None
         self._may_open = threading.Event()  # so that the import of MLflow does not hold up the first job
         self._given_up = False
         self._broken: Exception | None = None
-        self._finished: dict[str, Any] = {}
-        self._unfinished: dict[str, Any] = {}
-        self._covered: dict[str, dict[str, Any]] = {}
+        self._finished: dict[str, Run] = {}
+        self._unfinished: dict[str, Run] = {}
+        self._covered: dict[str, dict[str, Run]] = {}
         self._master = config
 
     @property
@@ -117,9 +128,10 @@ class Sweep:
         self._opening = threading.Thread(target=self._open_parent, name="sweep-parent", daemon=True)
         self._opening.start()
         if resume or skip:
-            parent = self.parent
+            opened = self.parent
             self.check()
-            runs = list(reversed(parent.children()))
+            assert opened is not None
+            runs = list(reversed(opened.children()))
             named = [(run.data.tags.get("runner.varied", ""), run) for run in runs]
             self._finished = {name: run for name, run in named if run.info.status == "FINISHED"}
             self._unfinished = {name: run for name, run in named if name not in self._finished}
@@ -136,25 +148,23 @@ class Sweep:
         self._may_open.wait(_PLANNING_S)
         if self._given_up:
             return
-        from runner.sweep.parent import argv_tags, open_parent
-
         typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
         try:
-            self._parent = open_parent(
+            self._parent = parent.open_parent(
                 self.tracking,
                 name=self.name,
                 params={key.lstrip("+"): values for key, values in self.varied.items()},
-                tags={**argv_tags(typed), "runner.sweep.folder": str(self.folder)},
+                tags={**parent.argv_tags(typed), "runner.sweep.folder": str(self.folder)},
                 resume=self.settings.resume,
             )
         except Exception as error:
             self._broken = error
         told = {"run_id": self._parent.run_id} if self._parent else {"error": str(self._broken)}
         write_parent(self.parent_file, **told)
-        import runner.sweep.report  # noqa: F401 - matplotlib besides, while jobs run
+        self._meanwhile()
 
     @property
-    def parent(self) -> Any:
+    def parent(self) -> Parent | None:
         """The sweep's run, once it is made; None where nothing is recorded or it could not be made."""
         if self._opening is not None:
             self._may_open.set()
@@ -180,7 +190,7 @@ class Sweep:
         """Returns what jobs on other machines need."""
         return Shared(self.module, self.parent.run_id if self.parent else None, tuple(self.varied))
 
-    def earlier_run(self, name: str) -> Any:
+    def earlier_run(self, name: str) -> Run | None:
         """Returns the job's run in the sweep that this one resumes; None where it has none."""
         return self._finished.get(name) or self._unfinished.get(name)
 
@@ -225,7 +235,7 @@ class Sweep:
         self.ledger.add(job)
         return job
 
-    def _find(self, job: Job, config: RunConfig, composed: DictConfig) -> Any:
+    def _find(self, job: Job, config: RunConfig, composed: DictConfig) -> Run | None:
         """Returns the finished run that stands for a job.
 
         In a sweep that is resumed that is the job's own, even where the command line now says more: what is added
@@ -238,6 +248,7 @@ class Sweep:
             return None
         code = code_version(config.model.target)
         if code not in self._covered:
+            assert self.parent is not None
             self._covered[code] = self.parent.covered(code)
         return self._covered[code].get(config_hash(resolved(config, composed)))
 
@@ -255,14 +266,18 @@ class Sweep:
 _current: list[Sweep | Shared] = []
 
 
-def begin(config: DictConfig) -> None:
+def begin(config: DictConfig, meanwhile: Callable[[], object]) -> None:
     """Starts this process's sweep.
+
+    Args:
+      config: of the multirun.
+      meanwhile: see `Sweep`.
 
     Raises:
       Refused: it can't start.
     """
     try:
-        sweep = Sweep(config)
+        sweep = Sweep(config, meanwhile)
         _current[:] = [sweep]
         sweep.open()
     except Exception as error:

@@ -1,17 +1,26 @@
-"""Records runs in MLflow. Importing this package imports no MLflow; opening a tracker does."""
+"""Records runs in MLflow. Importing this package imports no MLflow, and prepares it; opening a tracker imports it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.config.schema import TrackingConfig
+from runner.host.late import late
 from runner.host.paths import project_root
 from runner.tracking.base import NullTracker, Status, Tracker
 from runner.tracking.location import default_uri
-from runner.tracking.mlflow_import import preload
+from runner.tracking.mlflow_import import preload, set_environment
+
+if TYPE_CHECKING:
+    from runner.tracking import start, tracker
+else:
+    start, tracker = late("runner.tracking.start"), late("runner.tracking.tracker")
 
 __all__ = ["NullTracker", "Status", "Tracker", "default_uri", "open_tracker", "preload"]
+
+set_environment()
 
 
 def open_tracker(
@@ -51,12 +60,9 @@ def open_tracker(
         return NullTracker()
     if config.name != "mlflow":
         raise ValueError(f"tracking.name={config.name} is refused: mlflow or none; tracking=mlflow")
-    from runner.tracking.start import RunSpec
-    from runner.tracking.tracker import start_run
-
-    return start_run(
+    return tracker.start_run(
         config,
-        RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id),
+        start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id),
         root=root or project_root(),
         resume_run_id=resume_run_id,
         finish_timeout_s=finish_timeout_s,

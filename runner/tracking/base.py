@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
+class Predicts(Protocol):
+    """What a tracker uses of a Keras model."""
+
+    def predict(self, x: np.ndarray, *, verbose: int) -> np.ndarray:
+        """Returns what it predicts for a batch."""
+
+
 class Tracker(Protocol):
     """Records one run. Nothing but `finish` waits for a server, and no server trouble raises."""
 
@@ -51,7 +58,7 @@ class Tracker(Protocol):
           folder: folder in the run's artifacts; null: their root.
         """
 
-    def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
+    def log_keras_model(self, model: Predicts, input_example: np.ndarray, name: str = "model") -> None:
         """Stores a model with pinned requirements, at once; a failure is a line on stderr.
 
         Args:
@@ -107,7 +114,7 @@ class NullTracker:
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Does nothing."""
 
-    def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
+    def log_keras_model(self, model: Predicts, input_example: np.ndarray, name: str = "model") -> None:
         """Does nothing."""
 
     def logged(self) -> dict[str, dict[int, float]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from runner.tracking.process import HOST, PID, is_gone
 from runner.tracking.store import Store
@@ -36,7 +38,7 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> list[str]:
     return [run.info.run_id for run in gone]
 
 
-def _mark(client: Any, run: Any) -> None:
+def _mark(client: MlflowClient, run: Run) -> None:
     run_id, pid = run.info.run_id, run.data.tags[PID]
     client.set_tag(run_id, NOTE, f"ended without a word: process {pid} on {platform.node()} was gone")
     points = client.get_metric_history(run_id, next(iter(run.data.metrics))) if run.data.metrics else []

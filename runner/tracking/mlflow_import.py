@@ -1,4 +1,7 @@
-"""How MLflow is imported: late, quiet, without telemetry, and quick to notice that a server is away."""
+"""How MLflow is imported: late, quiet, without telemetry, and quick to notice that a server is away.
+
+Importing `runner.tracking`, or any module in it, sets what MLflow reads as it is imported.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ import logging
 import os
 import sys
 import threading
-from typing import Any
 
 from runner.config.secrets import scrub
 
 # Imported beside mlflow itself, since opening a database store would otherwise pay for them (about 1 s).
-_PARTS = ("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
+_PARTS = ("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "runner.tracking.tracker")
 
 
 def preload() -> threading.Thread:
@@ -22,22 +24,18 @@ def preload() -> threading.Thread:
     Returns:
       The thread, which nobody needs to join: an import waits for one that is under way.
     """
-    _set_environment()
     thread = threading.Thread(target=_import_parts, name="mlflow-import", daemon=True)
     thread.start()
     return thread
 
 
-def load_mlflow() -> Any:
-    """Returns the mlflow module, imported under the settings of this project."""
-    _set_environment()
-    mlflow = importlib.import_module("mlflow")
+def quiet() -> None:
+    """Keeps MLflow, which is imported, from printing pages and passwords."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # It prints a traceback for every attempt at a full disk or a locked file, of which we say one line.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     for handler in logging.getLogger("mlflow").handlers:
         handler.addFilter(_mask)
-    return mlflow
 
 
 def _mask(record: logging.LogRecord) -> bool:
@@ -54,12 +52,13 @@ def warn(message: str) -> None:
 
 
 def _import_parts() -> None:
-    with contextlib.suppress(Exception):  # load_mlflow meets the same error where it can be reported
+    with contextlib.suppress(Exception):  # whoever needs it meets the same error where it can be reported
         for part in _PARTS:
             importlib.import_module(part)
 
 
-def _set_environment() -> None:
+def set_environment() -> None:
+    """Sets what MLflow reads as it is imported."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")

@@ -7,18 +7,22 @@ import importlib
 import os
 from collections.abc import Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from runner.tracking.mlflow_import import load_mlflow
+import mlflow
+from mlflow.models import Model, infer_signature
+
+from runner.tracking.base import Predicts
 from runner.tracking.store import Store
 
 if TYPE_CHECKING:
     import numpy as np
 
+
 _ROWS = 8  # of the example that the signature is taken from
 
 
-def log_keras_model(store: Store, run_id: str, model: Any, example: np.ndarray, *, name: str, step: int) -> str:
+def log_keras_model(store: Store, run_id: str, model: Predicts, example: np.ndarray, *, name: str, step: int) -> str:
     """Stores a model as a logged model of a run.
 
     Loading a tf_keras model back needs TF_USE_LEGACY_KERAS=1, as training it did.
@@ -34,13 +38,10 @@ def log_keras_model(store: Store, run_id: str, model: Any, example: np.ndarray, 
     Returns:
       The model's URI, as `models:/m-...`.
     """
-    mlflow = load_mlflow()
-    from mlflow.models import Model, infer_signature
-
     rows = example[:_ROWS]
     is_legacy = _is_tf_keras(model)
     flavor = importlib.import_module("mlflow.tensorflow" if is_legacy else "mlflow.keras")
-    with pointed_at(mlflow, store.uri):
+    with pointed_at(store.uri):
         logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
         info = Model.log(
             artifact_path=None,
@@ -65,7 +66,7 @@ def pinned(packages: list[str]) -> list[str]:
     return result
 
 
-def _is_tf_keras(model: Any) -> bool:
+def _is_tf_keras(model: object) -> bool:
     return any(base.__module__.startswith("tf_keras") for base in type(model).__mro__)
 
 
@@ -77,7 +78,7 @@ def _packages(*, is_legacy: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def pointed_at(mlflow: Any, uri: str) -> Iterator[None]:
+def pointed_at(uri: str) -> Iterator[None]:
     """Points MLflow's global state at a store for a while; it writes its own variable into the environment."""
     before, variable = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(uri)

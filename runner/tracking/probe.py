@@ -9,6 +9,8 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
+import sqlalchemy
+
 from runner.config.errors import TrackingError
 from runner.config.secrets import scrub
 from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
@@ -33,8 +35,6 @@ def probe(uri: str) -> None:
     if path is not None:
         _probe_sqlite(uri, path)
     elif is_database(uri):
-        import sqlalchemy
-
         name = "timeout" if uri.startswith("mssql") else "connect_timeout"
         engine = sqlalchemy.create_engine(uri, connect_args={name: _CONNECT_TIMEOUT_S})
         try:

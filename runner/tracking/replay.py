@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.cli import entry
 from runner.config.errors import TrackingError
-from runner.tracking.unsent import replay
+from runner.host.late import late
+
+if TYPE_CHECKING:
+    from runner.tracking import unsent
+else:
+    unsent = late("runner.tracking.unsent")
 
 
 def main(names: list[str]) -> int:
@@ -25,7 +31,7 @@ def main(names: list[str]) -> int:
     code = 0
     for name in names:
         try:
-            print(f"{name}: {replay(Path(name))} records stored")
+            print(f"{name}: {unsent.replay(Path(name))} records stored")
         except (TrackingError, ValueError, OSError) as error:
             print(error, file=sys.stderr)
             code = 1

@@ -6,7 +6,12 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset as MlflowDataset
+from mlflow.entities import DatasetInput, InputTag, Metric
+from mlflow.exceptions import MlflowException
 
 from runner.tracking.reason import http_code
 from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Point, Record, Tag, clean_key, cut
@@ -21,7 +26,7 @@ _BY_DATABASE, _BAD_ROWS = "BAD_REQUEST", ("IntegrityError", "DataError")
 class Sender:
     """Stores groups of records in one run."""
 
-    def __init__(self, client: Any, run_id: str) -> None:
+    def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client, self._run_id = client, run_id
 
     def __call__(self, group: list[Record], *, unsure: bool) -> None:
@@ -46,8 +51,6 @@ class Sender:
             self._client.set_terminated(self._run_id, first.status, first.end_time)
 
     def _points(self, points: list[Point], *, unsure: bool) -> None:
-        from mlflow.entities import Metric
-
         if unsure:
             points = self.missing(points)
         if points:
@@ -64,9 +67,6 @@ class Sender:
         return [p for p in points if (p.key, _same(p.value), p.timestamp, p.step) not in stored]
 
     def _dataset(self, dataset: Dataset, *, unsure: bool) -> None:
-        from mlflow.entities import Dataset as MlflowDataset
-        from mlflow.entities import DatasetInput, InputTag
-
         if unsure and (dataset.name, dataset.digest) in self._dataset_names():
             return
         source_type, source = _dataset_source(dataset.source)
@@ -94,8 +94,6 @@ def groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 def may_pass(error: Exception) -> bool:
     """Returns whether storing the same record later may work: the network, the server, the disk or a lock may mend."""
-    from mlflow.exceptions import MlflowException
-
     if isinstance(error, MlflowException):
         if error.error_code == _BY_DATABASE:
             return not any(word in str(error) for word in _BAD_ROWS)

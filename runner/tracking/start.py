@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import Param
 
 from runner.config.errors import TrackingError
 from runner.tracking import process
@@ -106,9 +109,7 @@ def _failed(store: Store, what: str, error: Exception) -> TrackingError:
     )
 
 
-def _log_params(client: Any, run_id: str, params: Mapping[str, str]) -> None:
-    from mlflow.entities import Param
-
+def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) -> None:
     for chunk in _chunks((Param(key, value) for key, value in params.items()), _PARAMS_A_CALL):
         client.log_batch(run_id, params=chunk, synchronous=True)
 

@@ -6,13 +6,16 @@ import contextlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Experiment
+from mlflow.exceptions import MlflowException
 
 from runner.config.errors import TrackingError
 from runner.host.lock import locked
 from runner.host.signals import current
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
-from runner.tracking.mlflow_import import load_mlflow
+from runner.tracking.mlflow_import import quiet
 from runner.tracking.probe import probe, refused_by, unusable
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
@@ -24,12 +27,12 @@ class Store:
     """An open store.
 
     Attributes:
-      client: an `mlflow.MlflowClient`.
+      client: of that URI.
       uri: absolute tracking URI.
       experiment_id: of the experiment that runs go to.
     """
 
-    client: Any
+    client: MlflowClient
     uri: str
     experiment_id: str
 
@@ -47,14 +50,14 @@ def open_store(uri: str, experiment: str) -> Store:
     Raises:
       TrackingError: it cannot be reached or used; said within about ten seconds.
     """
-    mlflow = load_mlflow()
+    quiet()
     try:
         probe(uri)
         with (
             locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext(),
             current().deferring() if sqlite_path(uri) else contextlib.nullcontext(),  # half made, it is no database
         ):
-            client = mlflow.MlflowClient(tracking_uri=uri)
+            client = MlflowClient(tracking_uri=uri)
             return Store(client, uri, _experiment_id(client, uri, experiment))
     except TrackingError:
         raise
@@ -69,7 +72,7 @@ def _lock_path(uri: str) -> Path:
     return Path(tempfile.gettempdir()) / f"runner-store-{fingerprint(uri)}.lock"
 
 
-def _experiment_id(client: Any, uri: str, name: str) -> str:
+def _experiment_id(client: MlflowClient, uri: str, name: str) -> str:
     found = client.get_experiment_by_name(name) or _create_experiment(client, uri, name)
     if not found.experiment_id:
         raise unusable(uri, "it answers with something else than MLflow does; name the address of an MLflow server")
@@ -83,9 +86,7 @@ def _experiment_id(client: Any, uri: str, name: str) -> str:
     return str(found.experiment_id)
 
 
-def _create_experiment(client: Any, uri: str, name: str) -> Any:
-    from mlflow.exceptions import MlflowException
-
+def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
     location = None if path is None else (path.parent / "mlartifacts").as_uri()
     try:

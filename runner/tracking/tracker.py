@@ -12,20 +12,26 @@ from typing import TYPE_CHECKING
 
 from runner.config.errors import Interrupted, TrackingError
 from runner.config.schema import TrackingConfig
+from runner.host.late import late
 from runner.host.signals import current
-from runner.tracking import models, start, unsent
-from runner.tracking.base import Status, Tracker
+from runner.tracking import start, unsent
+from runner.tracking.base import Predicts, Status, Tracker
 from runner.tracking.dead import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.send import Sender, may_pass
+from runner.tracking.start import RunSpec
 from runner.tracking.store import Store, open_store
 from runner.tracking.writer import Writer
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from runner.tracking import models
+else:
+    models = late("runner.tracking.models")  # at a run's end, with what is slow of MLflow
 
 _ENDING_ATTEMPTS, _ENDING_DELAY_S = 3, 0.5
 _LATER = "stored at the next start, or by"
@@ -81,7 +87,7 @@ class MlflowTracker:
             return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
 
-    def log_keras_model(self, model: object, input_example: np.ndarray, name: str = "model") -> None:
+    def log_keras_model(self, model: Predicts, input_example: np.ndarray, name: str = "model") -> None:
         """Stores a model at once; see `Tracker`."""
         self.flush(self._finish_timeout_s)  # the model shows the metrics of its step
         try:
@@ -177,7 +183,7 @@ class MlflowTracker:
 
 def start_run(
     config: TrackingConfig,
-    spec: start.RunSpec,
+    spec: RunSpec,
     *,
     root: Path,
     resume_run_id: str | None,

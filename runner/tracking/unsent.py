@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+
+from mlflow import MlflowClient
 
 from runner.config.errors import TrackingError
 from runner.config.secrets import TRACKING, reveal
@@ -16,7 +17,7 @@ from runner.host.outputs import append_whole
 from runner.host.paths import project_root
 from runner.tracking import places
 from runner.tracking.location import default_uri, fingerprint, shown
-from runner.tracking.mlflow_import import load_mlflow
+from runner.tracking.mlflow_import import quiet
 from runner.tracking.reason import reason
 from runner.tracking.records import Record, from_json, to_json
 from runner.tracking.send import Sender, groups, may_pass
@@ -96,12 +97,12 @@ def replay(path: Path, uri: str | None = None) -> int:
       TrackingError: the store refuses or cannot be reached; the file stays.
       ValueError: the file is none that `write` made.
     """
-    mlflow = load_mlflow()
+    quiet()
     with locked(_lock_path(path)):
         if not path.exists():
             return 0  # another process was quicker
         head, records = _read(path)
-        client = mlflow.MlflowClient(tracking_uri=uri or _uri_of(head))
+        client = MlflowClient(tracking_uri=uri or _uri_of(head))
         refused = _store(client, head["run_id"], records, path)
         if refused and path.name.endswith(_REJECTED):
             raise TrackingError(f"{path}: {len(refused)} of {len(records)} records are refused again; the file stays")
@@ -155,7 +156,7 @@ def _uri_of(head: dict[str, str]) -> str:
     return default if fingerprint(default) == head["store"] else reveal(TRACKING, head["uri"])
 
 
-def _store(client: Any, run_id: str, records: Sequence[Record], path: Path) -> list[Record]:
+def _store(client: MlflowClient, run_id: str, records: Sequence[Record], path: Path) -> list[Record]:
     """Stores records and returns those that are refused for good.
 
     Raises:

@@ -13,7 +13,7 @@ from runner.config.schema import RunConfig
 WORKER = "tests.verify.broken_worker"
 
 
-def command(config: RunConfig, composed: DictConfig) -> None:
+def run(config: RunConfig, composed: DictConfig) -> None:
     from runner.run import train
     from runner.verify import record
 
@@ -25,4 +25,4 @@ def command(config: RunConfig, composed: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    entry.main(command)
+    entry.main("tests.verify.broken")

@@ -1,0 +1,42 @@
+"""What `python -m runner.plan` runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.convert import resolved
+from runner.config.schema import RunConfig
+from runner.host.logs import quiet_native_log
+from runner.host.outputs import required
+from runner.plan.command import plan_config
+from runner.plan.compare import comparison
+from runner.plan.files import table_markdown, write_files
+from runner.plan.table import plan_console, rich_table, show
+from runner.sweep.state import Sweep
+
+_COLUMNS = 3  # plans side by side on a terminal
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Writes and prints the plan."""
+    folder, console = Path(HydraConfig.get().runtime.output_dir), plan_console()
+    with quiet_native_log(folder / "runner.log"):
+        plan = plan_config(config)
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    files = write_files(plan, folder)
+    show(plan, console)
+    console.print(f"written: {', '.join(path.name for path in files)} in {folder}", soft_wrap=True, markup=False)
+
+
+def compare(sweep: Sweep) -> None:
+    """Prints the jobs' plans side by side and writes compare.md into the sweep's folder."""
+    console, path, jobs = plan_console(), sweep.folder / "compare.md", sweep.ledger.jobs
+    for start in range(0, len(jobs), _COLUMNS):
+        console.print(rich_table(comparison(jobs, slice(start, start + _COLUMNS)), console.width))
+    table = comparison(jobs)
+    path.write_text(f"# {table.title}\n\n{table_markdown(table)}\n")
+    console.print(f"written: {path}", soft_wrap=True, markup=False)

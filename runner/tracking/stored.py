@@ -1,0 +1,79 @@
+"""A run in an MLflow store that is written to after it has ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from runner.config.errors import TrackingError
+from runner.tracking.location import shown, ui_lines
+from runner.tracking.reason import reason
+from runner.tracking.records import Point, clean_key
+from runner.tracking.send import Sender
+from runner.tracking.store import Store, open_store
+
+
+class StoredRun:
+    """A run in an MLflow store; see `runner.tracking.attach.Attachment`."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store, self._run_id = store, run_id
+
+    def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Stores a point of each metric; an infinite value as NaN."""
+        now = int(time.time() * 1000)
+        points = [
+            Point(clean_key(key), value if math.isfinite(value) else math.nan, now, step)
+            for key, value in values.items()
+        ]
+        self._do(lambda: Sender(self._store.client, self._run_id)([*points], unsure=False))
+
+    def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
+        """Uploads files."""
+        for path in paths:
+            self._do(partial(self._store.client.log_artifact, self._run_id, str(path), folder))
+
+    def log_model(self, save: Callable[[Store, str], str]) -> str | None:
+        """Stores a model."""
+        found: list[str] = []
+        self._do(lambda: found.append(save(self._store, self._run_id)))
+        return found[0]
+
+    def describe(self) -> list[str]:
+        """Returns where the run can be looked at."""
+        return ui_lines(self._store.uri, self._store.experiment_id, self._run_id)
+
+    def _do(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
+            raise TrackingError(f"run {self._run_id} can't be added to: {reason(error)}") from error
+
+
+def stored_run(uri: str, experiment: str, run_id: str) -> StoredRun:
+    """Opens a recorded run; see `runner.tracking.attach.attach`.
+
+    Args:
+      uri: absolute tracking URI.
+      experiment: where the store has none of the run's yet.
+      run_id: the run.
+
+    Raises:
+      TrackingError: the store can't be used, or has no such run.
+    """
+    store = open_store(uri, experiment)
+    try:
+        run = store.client.get_run(run_id)
+    except Exception as error:
+        raise TrackingError(
+            f"tracking.uri={shown(uri)} has no run {run_id}; set tracking.uri=<where it is recorded>, or tracking=none"
+        ) from error
+    if run.info.lifecycle_stage != "active":
+        raise TrackingError(
+            f"run {run_id} was deleted in {shown(uri)}; `mlflow runs restore --run-id {run_id}`, or tracking=none"
+        )
+    return StoredRun(replace(store, experiment_id=str(run.info.experiment_id)), run_id)
