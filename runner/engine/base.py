@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -156,7 +156,6 @@ class Collective:
       count: how many a device takes part in.
       bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all,
         permute) or gets out (all_gather).
-      counted: read from the program that the engine made; else estimated from the layout.
     """
 
     kind: str
@@ -165,7 +164,6 @@ class Collective:
     origin: str
     count: int
     bytes: int
-    counted: bool
 
 
 @dataclass(frozen=True)
@@ -235,11 +233,7 @@ class Engine(Protocol):
         ...
 
     def collectives(self) -> list[Collective]:
-        """Returns what the compiled step communicates, counted in its program.
-
-        Raises:
-          NotImplementedError: the engine can't read its program; the plan then estimates.
-        """
+        """Returns what the compiled step communicates, counted in its program."""
         ...
 
     def layer_outputs(self) -> list[LayerOutput]:

@@ -36,7 +36,9 @@ class Outputs:
           inputs: what the model is called with.
         """
         self.found: list[LayerOutput] = []
-        named = {f"{INPUTS}/{name}": x for name, x in inputs.items()} if isinstance(inputs, Mapping) else {INPUTS: inputs}
+        named = (
+            {f"{INPUTS}/{name}": x for name, x in inputs.items()} if isinstance(inputs, Mapping) else {INPUTS: inputs}
+        )
         self._givers = {id(x): giver for giver, x in named.items()}
         self._kept = [*named.values()]  # so that no other tensor gets its id
 

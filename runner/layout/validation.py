@@ -153,7 +153,9 @@ def _check_inputs_form(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if not name.isidentifier():
-            raise refuse(key, show(spec), allowed="names of letters, digits and _", mend="name an array of the dataset")
+            raise refuse(
+                key, show(spec), allowed="names of letters, digits and _", mend="name an array of the dataset"
+            )
         if not spec:
             raise refuse(key, "[]", allowed="an entry a dim, each an axis or null", mend=f"write {key}=[batch]")
         _check_spec(key, spec, axes)

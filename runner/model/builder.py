@@ -23,8 +23,8 @@ def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
     """Returns what a builder is told of the data, by the names of its parameters.
 
-    `inputs` is name -> ArraySpec of what the model is called with, `outputs` the task's OutputSpec; `input_shape` is the
-    shape of one example of the only input, and `num_classes` the number of units, where there are such.
+    `inputs` is name -> ArraySpec of what the model is called with, `outputs` the task's OutputSpec; `input_shape` is
+    the shape of one example of the only input, and `num_classes` the number of units, where there are such.
 
     Args:
       builder: of the config's target.

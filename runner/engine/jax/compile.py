@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
+from jax.stages import Compiled, Lowered
 
 from runner import mesh
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
+from runner.engine.jax.state import State
+from runner.engine.jax.step import Step
 
 logger = logging.getLogger(__name__)
+
+Options = Mapping[str, bool | int | str]
 
 # NHWC, HWIO, NHWC, as JAX has them: dims of batch or output channels, then of channels, then of height and width. See
 # `runner.engine.jax.layers.convolution`.
@@ -22,9 +28,9 @@ _LOOP_FORM = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 # XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK where it thinks that it can.
 # Its convolutions, of weight gradients above all, take up to twice as long as Eigen's, which are used without it, and
 # its products up to 1.4 times as long; its sums are faster.
-_FOR_CPUS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+_FOR_CPUS: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
 # By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
-_UNOPTIMIZED: dict[str, Any] = {
+_UNOPTIMIZED: Options = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
@@ -32,7 +38,7 @@ _UNOPTIMIZED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Way:
+class ExecutionMode:
     """How a model's steps are compiled and run.
 
     Attributes:
@@ -44,26 +50,29 @@ class Way:
     on_cpus: bool
 
 
-def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, images: tuple[int, ...]) -> Way:
+def choose(
+    step: Step,
+    state: State[jax.Array],
+    trainable: Sequence[str],
+    config: RunConfig,
+    batch: Mapping[str, jax.ShapeDtypeStruct],
+) -> ExecutionMode:
     """Traces the gradients, and chooses by the operations that they take.
 
     Args:
-      step: `runner.engine.jax.step.Step`.
+      step: the model's functions.
       state: as the step reads it.
-      trained: paths of its trainable variables.
+      trainable: paths of its trainable variables.
       config: the run's.
-      images: shape (B, H, W, D) of a micro-batch.
+      batch: arrays (B, ...) of a micro-batch by name.
 
     Raises:
       ConfigError: the loss does not depend on a trainable variable.
     """
-    import jax
-
-    x = jax.ShapeDtypeStruct(images, np.float32)
-    y, number = jax.ShapeDtypeStruct(images[:1], np.int32), jax.ShapeDtypeStruct((), np.int32)
-    traced = jax.make_jaxpr(step.gradients)(state, x, y, number, number).jaxpr
+    count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
+    traced = jax.make_jaxpr(step.gradients)(state, dict(batch), count, microstep).jaxpr
     read = {id(variable) for equation in traced.eqns for variable in equation.invars}
-    for path, variable in zip(trained, traced.invars, strict=False):
+    for path, variable in zip(trainable, traced.invars, strict=False):
         if id(variable) not in read:
             raise ConfigError(
                 f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
@@ -80,14 +89,14 @@ def choose(step: Any, state: Any, trained: Sequence[str], config: RunConfig, ima
         slow,
         device,
     )
-    return Way(loops, on_cpus)
+    return ExecutionMode(loops, on_cpus)
 
 
-def slow_in_loops(traced: Any) -> int:
+def slow_in_loops(traced: jax.core.Jaxpr) -> int:
     """Returns the number of convolutions whose form XLA's CPU compiler changes, which it does outside of loops alone.
 
     Args:
-      traced: a jaxpr; what it calls is counted too.
+      traced: what it calls is counted too.
     """
     return sum(
         (*params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"])
@@ -96,7 +105,7 @@ def slow_in_loops(traced: Any) -> int:
     )
 
 
-def _convolutions(traced: Any) -> Iterator[dict[str, Any]]:
+def _convolutions(traced: jax.core.Jaxpr) -> Iterator[dict[str, Any]]:
     """Yields the parameters of a traced function's convolutions, and of those in all that it calls."""
     for equation in traced.eqns:
         if equation.primitive.name == "conv_general_dilated":
@@ -107,17 +116,17 @@ def _convolutions(traced: Any) -> Iterator[dict[str, Any]]:
                     yield from _convolutions(inner)
 
 
-def compiled(lowered: Any, way: Way) -> Any:
+def compiled(lowered: Lowered, mode: ExecutionMode) -> Compiled:
     """Compiles a training program, with the options of XLA that serve it.
 
     Args:
       lowered: what `jax.jit(...).lower(...)` gave.
-      way: how its steps run.
+      mode: how its steps run.
     """
-    return _with_options(lowered, _FOR_CPUS) if way.on_cpus else lowered.compile()
+    return _with_options(lowered, _FOR_CPUS) if mode.on_cpus else lowered.compile()
 
 
-def compiled_to_read(lowered: Any) -> Any:
+def compiled_to_read(lowered: Lowered) -> Compiled:
     """Compiles a program that is not run: how XLA partitions and merges it, without making fast code of it.
 
     Args:
@@ -126,12 +135,10 @@ def compiled_to_read(lowered: Any) -> Any:
     return _with_options(lowered, _UNOPTIMIZED)
 
 
-def _with_options(lowered: Any, options: dict[str, Any]) -> Any:
+def _with_options(lowered: Lowered, options: Options) -> Compiled:
     """Compiles with options, or without where this version of XLA does not know them."""
-    import jax
-
     try:
-        return lowered.compile(compiler_options=options)
+        return lowered.compile(compiler_options=dict(options))
     except jax.errors.JaxRuntimeError as error:
         if not any(name in str(error) for name in options):
             raise
@@ -139,12 +146,12 @@ def _with_options(lowered: Any, options: dict[str, Any]) -> Any:
         return lowered.compile()
 
 
-def program_cost(program: Any, parts: int) -> ProgramCost | None:
+def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
     """Returns what XLA counts of a compiled program on one device; of a loop, its body once.
 
     Args:
-      program: compiled; a round of it computes one micro-batch.
-      parts: micro-batches of a step.
+      program: a round of it computes one micro-batch.
+      microbatches: of a step.
     """
     memory, counted = program.memory_analysis(), program.cost_analysis()
     if memory is None or not counted:
@@ -154,6 +161,6 @@ def program_cost(program: Any, parts: int) -> ProgramCost | None:
         output_bytes=memory.output_size_in_bytes,
         reused_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
-        flops=parts * float(counted.get("flops", 0.0)),
-        accessed_bytes=parts * float(counted.get("bytes accessed", 0.0)),
+        flops=microbatches * float(counted.get("flops", 0.0)),
+        accessed_bytes=microbatches * float(counted.get("bytes accessed", 0.0)),
     )

@@ -7,324 +7,274 @@ steps a call, B global batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import jax
+import jax.numpy as jnp
+import keras
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import Compiled
 
-from runner import layout, mesh
+from runner import mesh as runner_mesh
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
+from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import (
-    Array,
     Collective,
     DataSpec,
-    EvalMetrics,
     HostBatches,
     LayerOutput,
-    Part,
     PlacedBatches,
     ProgramCost,
+    Shard,
     VariableInfo,
 )
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.jax import environment as jax_environment
-from runner.engine.jax.arrays import fits, held, pieces
+from runner.engine.common import MeshEngine
+from runner.engine.evaluation import BatchResult
+from runner.engine.jax import environment, mesh
+from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs, seed_indices
+from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import choose, compiled, compiled_to_read, program_cost
-from runner.engine.libraries import load_keras
-from runner.engine.logits import LogitRows
-from runner.engine.trace import trace_jax
-from runner.optim import rules as optimizer
+from runner.engine.jax.layer_outputs import layer_outputs
+from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
+from runner.engine.jax.names import Names
+from runner.engine.jax.shards import cached, shards
+from runner.engine.jax.state import Randomness, State, state_tree
+from runner.engine.jax.step import Arrays, Shardings, Step
+from runner.layout import Spec
+from runner.optim import rules
+from runner.optim.paths import ema_path
 
-_running: list[Any] = []  # what the last program of this process gives that ran on several CPU devices
-_SUM = "sum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
+# What the last program of this process gives that ran on several CPU devices.
+_running: list[object] = []
 
 
-class JaxEngine:
+def make(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> JaxEngine:
+    """Returns the engine, not yet built; see `runner.engine.registry`."""
+    return JaxEngine(config, data, total_steps, planning=planning)
+
+
+class JaxEngine(MeshEngine[jax.Array]):
     """Keras 3 on JAX; see `runner.engine.base.Engine` for what the methods promise."""
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
-        jax_environment.check_installed()
-        jax_environment.prepare_environment(config)
-        load_keras()
-        self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
-        self._parts = config.trainer.accumulate_steps
-        self._micro_batch = config.dataset.batch_size // self._parts
-        self._programs: dict[tuple[int, ...], Any] = {}
-        self._split: Any = None
+        super().__init__(config, data, total_steps, planning=planning)
+        self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
+        self._split: Arrays | None = None
+        # No mesh axis splits an example.
+        self._whole_examples = not any(any(spec[1:]) for spec in self._array_specs.values())
 
-    def build(self) -> None:
-        """Makes devices, mesh, model and slots, and places them.
-
-        Raises:
-          ConfigError: a layout that does not fit the model, or a builder that fails.
-        """
-        import jax
-
-        from runner.engine.jax.adapter import Keras3Factory, Names, check_model
-
+    def _make_mesh(self) -> None:
         if self._config.engine.compilation_cache:
-            jax.config.update("jax_compilation_cache_dir", jax_environment.cache_folder())
+            jax.config.update("jax_compilation_cache_dir", environment.cache_folder())
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-        self._mesh = mesh.configure_jax(self._config.mesh)
-        on_cpu = mesh.device_kind(self._config.mesh) == "cpu"
-        whole_images = not any(self._config.layout.inputs["image"][1:])
-        made = self._config.model, self._data, self._config.trainer.seed, self._config.engine.precision
-        self._factory = Keras3Factory(*made, on_cpu=on_cpu, whole_images=whole_images)
-        self._model = self._factory.traced() if self._planning else self._factory.build()
-        check_model(self._model, self._config, self._data.num_classes)
-        names = Names(self._model)
-        shapes = {path: tuple(variable.shape) for path, variable in names.variables.items()}
-        axes, images = self._config.mesh.axes, (self._micro_batch, *self._data.input_shape)
-        layout.check_inputs(self._config.layout, images, axes)
-        self.placements: Mapping[str, layout.Placement] = layout.resolve(self._config.layout, shapes, axes)
-        self._make_state(names)
-        self._make_programs()
+        self._mesh = mesh.configure(self._config.mesh)
+        specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
+        self._lies = {name: self._sharding(spec) for name, spec in specs.items()}  # a batch's arrays
+        self._lie_stacked = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
+        self._whole = self._sharding(())
 
-    def _make_state(self, names: Any) -> None:
-        """Orders the variables as Keras wants them, and places the values that the builder drew."""
-        import jax
-        import jax.numpy as jnp
-
-        from runner.engine.jax.adapter import seed_indices
-        from runner.engine.jax.step import State
-
-        paths = {id(variable): path for path, variable in names.variables.items()}
-        seeds = seed_indices(self._model)
-        others = [v for i, v in enumerate(self._model.non_trainable_variables) if i not in seeds]
-        self._trained = [paths[id(variable)] for variable in self._model.trainable_variables]
-        self._held = [paths[id(variable)] for variable in others]
-        self._layers = [path for path in names.layers.values() if path]
-        self._slots = optimizer.make_rule(self._config.optimizer, jnp).slots
-        shardings = {path: self._sharding(placement.spec) for path, placement in self.placements.items()}
-        trained = [shardings[path] for path in self._trained]
-        averages = trained if self._config.optimizer.ema.decay is not None else []
-        sums = trained if self._parts > 1 else []
-        held = [shardings[path] for path in self._held]
-        self._shardings = State(trained, held, [trained for _ in self._slots], averages, sums)
-        kinds = {path: (tuple(variable.shape), variable.dtype) for path, variable in names.variables.items()}
-        for path in self._trained:
-            own = (*(f"optimizer/{slot}/{path}" for slot in self._slots), f"ema/{path}", f"{_SUM}{path}")
-            kinds |= dict.fromkeys(own, kinds[path])
-        if self._planning:
-            self._state = self._map_state(lambda path, where: jax.ShapeDtypeStruct(*kinds[path], sharding=where))
-            return
-        values = {path: np.asarray(variable.value) for path, variable in names.variables.items()}
-        values |= {f"ema/{path}": values[path] for path in self._trained}
-        self._put({path: values[path] if path in values else np.zeros(*kind) for path, kind in kinds.items()})
-
-    def _sharding(self, spec: Sequence[Any]) -> Any:
-        from jax.sharding import NamedSharding, PartitionSpec
-
+    def _sharding(self, spec: Spec) -> NamedSharding:
         return NamedSharding(self._mesh, PartitionSpec(*spec))
 
-    def _state_paths(self) -> Any:
-        """Returns the state's tree with canonical paths as its leaves."""
-        from runner.engine.jax.step import State
+    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
+        config = self._config
+        self._factory = Keras3Factory(
+            config.model,
+            self._data,
+            config.trainer.seed,
+            config.engine.precision,
+            on_cpu=runner_mesh.device_kind(config.mesh) == "cpu",
+            whole_images=self._whole_examples,
+        )
+        self._model = self._factory.traced() if self._planning else self._factory.build()
+        check_model(self._model, config, self._data)
+        self._names = Names(self._model)
+        return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
 
-        slots = [[f"optimizer/{slot}/{path}" for path in self._trained] for slot in self._slots]
-        averages = [f"ema/{path}" for path in self._trained if self._shardings.averages]
-        sums = [f"{_SUM}{path}" for path in self._trained if self._shardings.sums]
-        return State(self._trained, self._held, slots, averages, sums)
+    def _make_state(self) -> None:
+        """Orders the variables as Keras wants them, and places the values that the builder drew."""
+        variables = self._names.variables
+        paths = {id(variable): path for path, variable in variables.items()}
+        seeds = seed_indices(self._model)
+        others = [v for i, v in enumerate(self._model.non_trainable_variables) if i not in seeds]
+        self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
+        self._tree = state_tree(
+            self._trainable,
+            [paths[id(variable)] for variable in others],
+            {path: self._sharding(placement.spec) for path, placement in self.placements.items()},
+            rules.make_rule(self._config.optimizer, jnp).slots,
+            keeps_ema=self._config.optimizer.ema.decay is not None,
+            accumulates=self._microbatches > 1,
+        )
+        self._kinds = {path: jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for path, v in variables.items()}
+        if self._planning:
+            self._state: State[jax.Array] = self._tree.shapes(self._kinds)
+            return
+        values = {path: np.asarray(variable.value) for path, variable in variables.items()}
+        self._assign(values | {ema_path(path): values[path] for path in self._trainable})
 
-    def _put(self, values: Mapping[str, Array]) -> None:
-        """Places whole host arrays as the state; a step begins the sums of its gradients anew."""
-        import jax
-
-        # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
-        def placed(path: str, sharding: Any) -> Any:
-            return jax.device_put(np.array(values[path.removeprefix(_SUM)]), sharding, may_alias=False)
-
-        self._state = self._map_state(placed)
-
-    def _map_state(self, make: Callable[[str, Any], Any]) -> Any:
-        """Returns the state's tree with what a function of canonical path and sharding gives."""
-        import jax
-
-        return jax.tree.map(make, self._state_paths(), self._shardings)
+    def _assign(self, values: Mapping[str, Array]) -> None:
+        self._state = self._tree.place(values, self._kinds)
 
     def _make_programs(self) -> None:
-        import jax
-
-        from runner.engine.jax.layers.batch_norm import Parts
-        from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
-        from runner.engine.jax.step import Step
-
-        inputs = self._config.layout.inputs
-        image, label = inputs["image"], inputs["label"]
-        self._image, self._label = self._sharding((None, *image)), self._sharding((None, *label))
-        self._whole = self._sharding(())
-        pins = {
-            "state": self._shardings,
-            "image": self._sharding(image),
-            "label": self._sharding(label),
-            "loss": self._label,
-        }
-        step = Step(
+        self._functions = step = Step(
             self._model,
             self._config,
+            self._data.task,
             self._total_steps,
             self._randomness(),
-            lambda value, what: jax.lax.with_sharding_constraint(value, pins[what]),
-            spread_over(self._mesh) if unused_axes(self._config.mesh.axes, image) else None,
-            Parts(self._config.mesh.axes[image[0]], self._gathered) if image[0] and not any(image[1:]) else None,
+            Shardings(self._tree.shardings, self._lies, self._lie_stacked[WEIGHT]),
+            spread_over(self._mesh) if self._copies_images() else None,
+            self._batch_parts(),
         )
-        self._functions = step
-        images = self._micro_batch, *self._data.input_shape
-        self._way = choose(step, self._state, self._trained, self._config, images)
-        looped = self._way.loop_on_device
-        losses = self._label if looped else pins["label"]
-        placed = (self._shardings, losses, losses, self._whole)
+        self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
+        looped = self._mode.loop_on_device
+        sums = (self._lie_stacked if looped else self._lies)[WEIGHT]
+        placed = (self._tree.shardings, sums, self._whole)
         self._train = jax.jit(step.many if looped else step.step, donate_argnums=0, out_shardings=placed)
-        sums = (self._whole, self._whole)
-        logits = self._sharding((image[0], None))
-        self._eval = jax.jit(step.evaluated, out_shardings=(sums, logits))
-        self._gradients = jax.jit(step.whole_gradients, out_shardings=self._shardings.trained)
+        examples = self._lies[WEIGHT]
+        self._evaluated = jax.jit(step.evaluated, out_shardings=(examples, self._whole, examples))
+        self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=self._tree.shardings.trainable)
 
-    def _gathered(self, array: Any) -> Any:
+    def _copies_images(self) -> bool:
+        """Tells whether an axis splits devices and not what a convolution may take."""
+        specs = [self._array_specs[name] for name in self._data.inputs]
+        convolved = [spec for spec in specs if len(spec) > 2] or [self._array_specs[WEIGHT]]
+        return any(unused_axes(self._axes, spec) for spec in convolved)
+
+    def _batch_parts(self) -> Parts | None:
+        """Returns how the mesh splits a batch's examples, where it splits nothing else of them."""
+        (axis,) = self._array_specs[WEIGHT]
+        return Parts(self._axes[axis], self._gathered) if axis and self._whole_examples else None
+
+    def _gathered(self, array: jax.Array) -> jax.Array:
         """Holds a traced array to be whole along its first dim; nothing is said of the others."""
-        import jax
-        from jax.sharding import PartitionSpec
-
         spec = None, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
         return jax.lax.with_sharding_constraint(array, self._sharding(spec))
 
-    def _randomness(self) -> Any:
+    def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
+        return {
+            name: jax.ShapeDtypeStruct((self._microbatch_size, *spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype))
+            for name, spec in arrays.items()
+        }
+
+    def _randomness(self) -> Randomness:
         """Returns the model's random generators, and how far a step moves each."""
-        import jax
-
-        from runner.engine.jax.adapter import seed_indices
-        from runner.engine.jax.step import Randomness
-
-        places = seed_indices(self._model)
-        if not places:
+        indices = seed_indices(self._model)
+        if not indices:
             return Randomness([], np.zeros((0, 2), np.uint32), [])
         if self._planning:  # no number is drawn
-            return Randomness(places, np.zeros((len(places), 2), np.uint32), [0] * len(places))
-        states = [np.asarray(self._model.non_trainable_variables[place].value) for place in places]
+            return Randomness(indices, np.zeros((len(indices), 2), np.uint32), [0] * len(indices))
+        states = [np.asarray(self._model.non_trainable_variables[index].value) for index in indices]
         values = [
             [v.value for v in vs] for vs in (self._model.trainable_variables, self._model.non_trainable_variables)
         ]
-        images = np.zeros((1, *self._data.input_shape), np.float32)
+        inputs = model_inputs(self._data, lambda spec: np.zeros((1, *spec.shape), spec.dtype))
 
-        def moved(values: Any) -> list[Any]:  # XLA leaves out all but the counters
-            _, new = self._model.stateless_call(*values, images, training=True)
-            return [new[place] for place in places]
+        def moved(values: list[list[jax.Array]]) -> list[jax.Array]:  # XLA leaves out all but the counters
+            _, new = self._model.stateless_call(*values, inputs, training=True)
+            return [new[index] for index in indices]
 
         after = jax.jit(moved)(values)
         draws = [int(np.asarray(new)[1]) - int(state[1]) for new, state in zip(after, states, strict=True)]
-        return Randomness(places, np.asarray(states, np.uint32), draws)
+        return Randomness(indices, np.asarray(states, np.uint32), draws)
 
     @property
-    def holds(self) -> bool:
-        """Returns whether the devices hold a split's images."""
+    def caches(self) -> bool:
+        """Returns whether the devices keep a split's arrays."""
         return self._split is not None
 
-    def hold(self, images: Array) -> None:
-        """Keeps a split's images on every device, split as a batch's are but for their first dim."""
-        if fits(images.nbytes, self._config):
-            where = self._sharding((None, *self._config.layout.inputs["image"][1:]))
-            self._split = held(images, where, self._planning)
+    def cache_on_device(self, source: DataSource) -> None:
+        """Keeps a split's arrays on every device, split as a batch's are but for their first dim."""
+        lie = {name: self._sharding((None, *self._array_specs[name][1:])) for name in self._data.arrays}
+        self._split = cached(source, lie, self._config, planning=self._planning)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Places images, as uint8 or their places in what is held, and labels, -1 for padding, by micro-batches."""
-        return self._placed(batches, self._parts)
+        """Places a call's arrays, or the rows of what is cached, by micro-batches."""
+        return self._placed(batches, self._microbatches)
 
-    def _placed(self, batches: HostBatches, parts: int) -> PlacedBatches:
-        import jax
+    def _placed(self, batches: HostBatches, microbatches: int) -> PlacedBatches:
+        arrays = cut(batches, microbatches)
+        placed = jax.device_put(arrays, {name: self._lie_stacked[name] for name in arrays})
+        return PlacedBatches(placed, batches.weights, batches.steps)
 
-        image = self._image if batches.images.ndim > 2 else self._label
-        images, labels = jax.device_put(cut(batches, parts), (image, self._label))
-        return PlacedBatches(images, labels, batches.weights, batches.steps)
-
-    def _given(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[Any, Any, Any, Array]:
-        """Returns what a step takes beside the state: the split held, or None; images or places; labels; numbers."""
-        factor = np.float32(rate_factor).view(np.int32)
-        counts = example_counts(batches.weights, self._parts)
-        numbers = np.concatenate([[batches.steps * self._parts, first_step, factor], counts]).astype(np.int32)
-        return self._split if batches.images.ndim == 2 else None, batches.images, batches.labels, numbers
+    def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
+        """Returns what a step takes beside the state: the cached split, or None; arrays; numbers."""
+        counts = example_counts(batches.weights, self._microbatches)
+        whole = np.asarray([batches.steps * self._microbatches, first_step], np.int32)
+        numbers = np.concatenate([[rate_factor], counts]).astype(np.float32)  # handed in as their bits
+        split = self._split if ROW in batches.arrays else None
+        return split, batches.arrays, np.concatenate([whole, numbers.view(np.int32)])
 
     def compile(self, batches: PlacedBatches) -> None:
         """Makes the training program for batches of these shapes, from disk where an earlier run left it."""
         self._compiled(batches)
 
-    def _compiled(self, batches: PlacedBatches) -> Any:
-        shape = tuple(batches.images.shape)
-        if shape not in self._programs:
-            arguments = [self._state, *self._given(batches, 0)]
-            arguments += [] if self._way.loop_on_device else [np.int32(0)]
-            lowered = self._train.lower(*arguments)
-            self._programs[shape] = compiled_to_read(lowered) if self._planning else compiled(lowered, self._way)
-        return self._programs[shape]
+    def _compiled(self, batches: PlacedBatches) -> Compiled:
+        shapes = tuple((name, tuple(array.shape)) for name, array in batches.arrays.items())
+        if shapes not in self._programs:
+            number = () if self._mode.loop_on_device else (np.int32(0),)
+            lowered = self._train.lower(self._state, *self._arguments(batches, 0), *number)
+            self._programs[shapes] = compiled_to_read(lowered) if self._planning else compiled(lowered, self._mode)
+        return self._programs[shapes]
 
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
         """Runs the steps in one program, or one after another, and does not wait for the last program to end."""
-        program, given = self._compiled(batches), self._given(batches, first_step, rate_factor)
-        if self._way.loop_on_device:
-            self._state, loss, hit, penalty = self._run(program, self._state, *given)
-            return PendingCall(loss, hit, penalty, batches.weights, batches.steps, self._parts, np.asarray)
-        rows = []
-        for index in range(batches.steps * self._parts):
-            self._state, *row = self._run(program, self._state, *given, np.int32(index))
-            rows.append(row)
-        losses, hits, penalties = (list(column) for column in zip(*rows, strict=True))
-        return PendingCall(losses, hits, penalties, batches.weights, batches.steps, self._parts, np.asarray)
+        program, arguments = self._compiled(batches), self._arguments(batches, first_step, rate_factor)
+        told = batches.weights, batches.steps, self._microbatches, self._to_host
+        if self._mode.loop_on_device:
+            self._state, sums, regularization = self._run(program, self._state, *arguments)
+            return PendingCall(sums, regularization, *told)
+        rows: list[tuple[Arrays, jax.Array]] = []
+        for index in range(batches.steps * self._microbatches):
+            self._state, *row = self._run(program, self._state, *arguments, np.int32(index))
+            rows.append((row[0], row[1]))
+        sums = {name: [row[name] for row, _ in rows] for name in rows[0][0]}
+        return PendingCall(sums, [regularization for _, regularization in rows], *told)
 
-    def _run(self, program: Any, *arguments: Any) -> Any:
+    def _run(self, program: Compiled, *arguments: object) -> tuple[State[jax.Array], Arrays, jax.Array]:
         """Starts a program; where several devices share a CPU's threads, when the one before has ended.
 
-        Two at a time would need twice the threads, see `jax_environment.threads`.
+        Two at a time would need twice the threads, see `environment.threads`.
         """
-        if not self._way.on_cpus or self._mesh.size == 1:
-            return program(*arguments)
-        import jax
-
+        if not self._mode.on_cpus or self._mesh.size == 1:
+            found: tuple[State[jax.Array], Arrays, jax.Array] = program(*arguments)
+            return found
         jax.block_until_ready(_running)
         found = program(*arguments)
         _running[:] = [found]
         return found
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Traces what runs in the context."""
-        return trace_jax(folder)
+        """Traces what runs in the context: an XSpace, which TensorBoard reads, and JSON, which Perfetto reads."""
+        traced: AbstractContextManager[None] = jax.profiler.trace(folder)
+        return traced
 
-    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients; the state stays as it is."""
-        placed = self.place(batches)
-        arguments = self._state, *self._given(placed, step)
-        rounds = [map(np.asarray, self._run(self._gradients, *arguments, np.int32(i))) for i in range(self._parts)]
-        sums = [np.array(sum(found)) for found in zip(*rounds, strict=True)]
-        return dict(zip(self._trained, sums, strict=True))
+    def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
+        found = self._run(self._whole_gradients, self._state, *self._arguments(batches, step), np.int32(index))
+        return [self._to_host(gradient) for gradient in found]
 
-    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        """Evaluates batch by batch, sums kept on the devices and read once, logits a batch late."""
-        import jax
+    def _to_host(self, value: jax.Array) -> Array:
+        return np.asarray(value)
 
-        classes = self._data.num_classes
-        zero = (np.zeros((), np.float32), np.zeros((classes, classes), np.int32))
-        sums = jax.device_put(zero, (self._whole, self._whole))
-        weights = (self._state.averages or self._state.trained, self._state.held)
-        rows = LogitRows(np.asarray)
-        for batch in batches:
-            placed = self._placed(batch, 1)
-            sums, logits = self._run(self._eval, weights, placed.images, placed.labels, sums)
-            rows.add(logits, batch.weights[0])
-        confusion = np.asarray(sums[1]).astype(np.int64)
-        examples = int(confusion.sum())
-        share = 1.0 / max(examples, 1)
-        loss, accuracy = float(sums[0]) * share, float(np.trace(confusion)) * share
-        return EvalMetrics(loss, accuracy, examples, confusion, rows.whole(classes))
+    def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
+        weights = (self._state.ema or self._state.trainable, self._state.non_trainable)
+        return BatchResult(*self._run(self._evaluated, weights, self._placed(batch, 1).arrays))
 
     @property
-    def trained(self) -> tuple[str, ...]:
+    def trainable(self) -> tuple[str, ...]:
         """Returns the canonical paths of the trainable variables."""
-        return tuple(self._trained)
+        return tuple(self._trainable)
 
     @property
-    def program(self) -> Any:
+    def program(self) -> Compiled:
         """Returns the compiled training program; its memory, cost analysis and text are those of one device.
 
         Raises:
@@ -336,48 +286,39 @@ class JaxEngine:
 
     def collectives(self) -> list[Collective]:
         """Returns what the compiled step communicates, read from XLA's program."""
-        from runner.engine.jax.program import collectives
-
-        data_axes = {axis for spec in self._config.layout.inputs.values() for axis in spec if axis}
-        text, axes = self.program.as_text(), self._config.mesh.axes
-        named = self.placements, self._layers, self._trained
-        found = collectives(text, axes, *named, data_axes, looped=self._way.loop_on_device)
-        return [replace(c, count=c.count * self._parts, bytes=c.bytes * self._parts) for c in found]
+        layers = [path for path in self._names.layers.values() if path]
+        named = self.placements, layers, self._trainable
+        looped = self._mode.loop_on_device
+        return self._per_step(collectives(self.program.as_text(), self._axes, *named, self._data_axes, looped=looped))
 
     def program_cost(self) -> ProgramCost | None:
         """Returns what XLA counts of the compiled step on one device."""
-        return program_cost(self.program, self._parts)
+        return program_cost(self.program, self._microbatches)
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one micro-batch, in the order of the calls."""
-        from runner.engine.jax.adapter import layer_outputs
-
-        return layer_outputs(self._model, self._micro_batch, self._data)
+        return layer_outputs(self._model, self._microbatch_size, self._data)
 
     def used_whole(self) -> set[str]:
         """Returns nothing: XLA splits every operation."""
         return set()
 
-    def image_pieces(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Returns device number -> (start, stop) in each dim of what the device holds of a micro-batch of images."""
-        shape = (self._micro_batch, *self._data.input_shape)
-        held = self._sharding(self._config.layout.inputs["image"]).devices_indices_map(shape)
+    def input_pieces(self) -> dict[str, dict[int, tuple[tuple[int, int], ...]]]:
+        """Returns, for each input, device number -> (start, stop) in each dim of what it holds of a micro-batch."""
         numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
-        return {
-            numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-            for device, index in held.items()
-        }
-
-    def _arrays(self) -> dict[str, Any]:
-        import jax
-
-        kept = self._state_paths()._replace(sums=[]), self._state._replace(sums=[])
-        return dict(zip(*(jax.tree.leaves(tree) for tree in kept), strict=True))
+        found: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {}
+        for name, spec in self._data.inputs.items():
+            shape = (self._microbatch_size, *spec.shape)
+            found[name] = {
+                numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+                for device, index in self._lies[name].devices_indices_map(shape).items()
+            }
+        return found
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
         found = {}
-        for path, array in self._arrays().items():
+        for path, array in self._tree.by_path(self._state).items():
             spec = tuple(array.sharding.spec) + (None,) * (array.ndim - len(array.sharding.spec))
             size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
             found[path] = VariableInfo(tuple(array.shape), str(array.dtype), spec, size)
@@ -388,32 +329,14 @@ class JaxEngine:
 
         The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
-        return {path: np.array(array) for path, array in self._arrays().items()}
+        return {path: np.array(array) for path, array in self._tree.by_path(self._state).items()}
 
-    def parts(self) -> dict[str, list[Part]]:
+    def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of variables and slots, each in its different pieces."""
-        return {path: pieces(array) for path, array in self._arrays().items()}
+        return {path: shards(array) for path, array in self._tree.by_path(self._state).items()}
 
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots.
-
-        Raises:
-          ValueError: a path that is missing or unknown, or an array of another shape.
-        """
-        own = self._arrays()
-        if set(own) != set(state):
-            raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
-        values = {path: state[path] for path in own}
-        for path, array in own.items():
-            if tuple(array.shape) != values[path].shape:
-                raise ValueError(f"{path} has shape {tuple(array.shape)}, the state has {values[path].shape}")
-        self._put({path: values[path].astype(array.dtype) for path, array in own.items()})
-
-    def plain_model(self) -> Any:
+    def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model, whole on one device, with the present weights or their averages."""
-        from runner.engine.jax.adapter import Names
-
-        model, held = self._factory.build(stock=True), self.state()
-        for path, variable in Names(model).variables.items():
-            variable.assign(held.get(f"ema/{path}", held[path]))
+        model, state = self._factory.build(stock=True), self.state()
+        assign(model, {path: state.get(ema_path(path), state[path]) for path in self._names.variables})
         return model

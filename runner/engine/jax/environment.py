@@ -1,42 +1,20 @@
-"""What must be set before JAX loads, and whether it can be loaded at all. Imports neither JAX nor Keras."""
+"""What must be set before JAX loads. Imports neither JAX nor Keras."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 
 from runner import mesh
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.host import cores, paths
 
-PACKAGES = ("jax", "keras")
 _CACHE = "jax_cache"
 # A collective that lacks a participant ends the process; the default is to say so after 40 seconds.
 _FLAGS = {
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 20,
     "--xla_cpu_collective_call_terminate_timeout_seconds": 120,
 }
-
-
-def check_installed(key: str = "engine.name") -> None:
-    """Checks that the engine's packages are there, without importing them.
-
-    Args:
-      key: that names the engine.
-
-    Raises:
-      ConfigError: names the command that installs them.
-    """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise refuse(
-            key,
-            "jax",
-            allowed=f"it needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            mend="pip install -e '.[jax]'",
-        )
 
 
 def threads(devices: int) -> int:

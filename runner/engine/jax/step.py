@@ -1,76 +1,53 @@
 """The pure functions of the engine `jax`: a step, a call of several steps, gradients, an evaluated batch.
 
-Shapes: K steps a call, B global batch, C classes, HWD an image's height, width and channels.
+Shapes: K rounds a call, each over one micro-batch; B its examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax import lax
+from jax.sharding import NamedSharding
 
 from runner.config.schema import RunConfig
-from runner.engine.base import Array
+from runner.data.base import ROW, WEIGHT
+from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
+from runner.engine.jax.state import Randomness, State
 from runner.model import scope
-from runner.optim import rules as optimizer
+from runner.optim import rules
+from runner.optim.clipping import clip
+from runner.optim.schedules import learning_rate
+from runner.task import namespace
+from runner.task.base import LOSS, Task
 
-if TYPE_CHECKING:
-    from runner.engine.jax.layers.batch_norm import Parts
-
-_BRIGHTEST = 255.0  # images are uint8 until a step scales them to [0, 1]
-# Where the batches' example counts begin among a call's numbers: after rounds to do, steps done, the rate's factor.
+# Where the micro-batches' example counts begin among a call's numbers: after rounds, steps done, the rate's factor.
 COUNTS = 3
 
-
-class State(NamedTuple):
-    """What a step reads and gives anew.
-
-    Attributes:
-      trained: trainable variables, in the model's order.
-      held: the other weights, as batch statistics, in the model's order.
-      slots: one list a slot name, each aligned with `trained`.
-      averages: of the trained variables, aligned with them; none where the run keeps none.
-      sums: of the gradients of a step's micro-batches so far, likewise; none where a step has one part.
-    """
-
-    trained: list[Any]
-    held: list[Any]
-    slots: list[list[Any]]
-    averages: list[Any]
-    sums: list[Any]
+Arrays = dict[str, jax.Array]
+Sums = dict[str, jax.Array]  # `loss` and the task's metrics of each example, by name
+Weights = tuple[list[jax.Array], list[jax.Array]]  # trainable and other variables
+Aux = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
 
 
 @dataclass(frozen=True)
-class Randomness:
-    """The model's random generators as functions of the step, so that no state of theirs has to be kept.
-
-    Keras's generator is a seed and a counter of its draws. Setting the counter to the step times the draws of a step
-    gives the numbers that Keras's own training draws, on any mesh and after any resume.
+class Shardings:
+    """How what a step computes is to lie.
 
     Attributes:
-      places: of the generators' states among the model's non-trainable variables.
-      seeds: uint32 (len(places), 2), the states before the first step.
-      draws: how far a step moves each counter.
+      state: of the step's state.
+      arrays: of a micro-batch's arrays, of `row` and of `weight`, by name.
+      sums: of numbers a call's examples, (K, B).
     """
 
-    places: Sequence[int]
-    seeds: Array
-    draws: Sequence[int]
-
-    def insert(self, held: Sequence[Any], done: Any) -> list[Any]:
-        """Returns the model's non-trainable variables: its weights, and the states after `done` micro-batches."""
-        import jax.numpy as jnp
-
-        full = list(held)
-        for place, seed, draws in zip(self.places, self.seeds, self.draws, strict=True):
-            moved = jnp.asarray(done, jnp.uint32) * jnp.uint32(draws)
-            full.insert(place, jnp.stack([jnp.uint32(seed[0]), jnp.uint32(seed[1]) + moved]))
-        return full
-
-    def remove(self, full: Sequence[Any]) -> list[Any]:
-        """Returns the weights among the model's non-trainable variables."""
-        return [value for place, value in enumerate(full) if place not in set(self.places)]
+    state: State[NamedSharding]
+    arrays: Mapping[str, NamedSharding]
+    sums: NamedSharding
 
 
 class Step:
@@ -78,11 +55,12 @@ class Step:
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model,
         config: RunConfig,
+        task: Task,
         total_steps: int,
         random: Randomness,
-        pin: Callable[..., Any],
+        shardings: Shardings,
         spread: Spread | None = None,
         parts: Parts | None = None,
     ) -> None:
@@ -91,171 +69,167 @@ class Step:
         Args:
           model: Keras 3 model.
           config: optimizer, schedule and clipping.
+          task: loss and metrics.
           total_steps: of the whole training.
           random: the model's generators.
-          pin: (images or state, "image" or "state") -> the same, held to its placement.
+          shardings: of what it computes.
           spread: for `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
           parts: how the mesh splits a batch's examples.
         """
-        import jax.numpy as jnp
+        self._model, self._config, self._task, self._total_steps = model, config, task, total_steps
+        self._random, self._shardings, self._microbatches = random, shardings, config.trainer.accumulate_steps
+        self._spread, self._parts = spread, parts
+        self._rule = rules.make_rule(config.optimizer, jnp)
+        self._ops = namespace.of(jnp)
 
-        self._model, self._config, self._total_steps = model, config, total_steps
-        self._random, self._pin, self._parts = random, pin, config.trainer.accumulate_steps
-        self._spread, self._split_into = spread, parts
-        self._rule = optimizer.make_rule(config.optimizer, jnp)
+    def losses(
+        self,
+        trainable: list[jax.Array],
+        non_trainable: list[jax.Array],
+        batch: Arrays,
+        count: jax.Array,
+        microstep: jax.Array,
+    ) -> tuple[jax.Array, Aux]:
+        """Returns the mean loss, with each example's loss (B,), the outputs, regularization and the new weights.
 
-    def losses(self, trained: list[Any], held: list[Any], x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> Any:
-        """Returns the mean loss, with each example's loss (B,), the logits (B, C), the penalties and new weights.
-
-        Of a step of several parts it is a micro-batch's share: the parts' losses add up to the mean loss.
+        Of a step of several micro-batches it is one's share: their losses add up to the mean loss.
         """
-        import jax.numpy as jnp
-
-        full = self._random.insert(held, drawn)
-        with scope.enter(scope.Scope(self._config.trainer.seed, drawn, parts=self._split_into)):
-            logits, full, penalties = self._model.stateless_call(
-                trained, full, x_bhwd, training=True, return_losses=True
+        full = self._random.insert(non_trainable, microstep)
+        with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)):
+            given, full, added = self._model.stateless_call(
+                trainable, full, self._task.inputs(self._ops, batch), training=True, return_losses=True
             )
-        logits_bc = logits.astype(jnp.float32)
-        loss_b = _entropy(logits_bc, y_b) * (y_b >= 0)
-        penalty = jnp.asarray(sum(penalties), jnp.float32)
-        return jnp.sum(loss_b / count) + penalty / self._parts, (loss_b, logits_bc, penalty, self._random.remove(full))
+        outputs = _float32(given)
+        # Chosen, not multiplied: what padding gives may be no number.
+        loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self._ops, outputs, batch), 0.0)
+        regularization = jnp.asarray(sum(added), jnp.float32)
+        mean = jnp.sum(loss_b / count) + regularization / self._microbatches
+        return mean, (loss_b, outputs, regularization, self._random.remove(full))
 
-    def gradients(self, state: State, x_bhwd: Any, y_b: Any, count: Any, drawn: Any) -> tuple[list[Any], Any]:
+    def gradients(
+        self, state: State[jax.Array], batch: Arrays, count: jax.Array, microstep: jax.Array
+    ) -> tuple[list[jax.Array], Aux]:
         """Returns the gradients of the mean loss, and what `losses` gives beside it."""
-        import jax
-
         grad = jax.grad(self.losses, has_aux=True)
         with exact_kernel_gradients(self._spread):
-            found: tuple[list[Any], Any] = grad(state.trained, state.held, x_bhwd, y_b, count, drawn)
+            found: tuple[list[jax.Array], Aux] = grad(state.trainable, state.non_trainable, batch, count, microstep)
         return found
 
     def step(
-        self, state: State, split: Any, images: Any, labels: Any, numbers: Any, index: Any
-    ) -> tuple[State, Any, Any, Any]:
-        """Round `index` of a call, see `many`: the new state, each example's loss and hit (B,), and the penalty."""
-        import jax
-        import jax.numpy as jnp
-
-        x_bhwd, y_b, count, drawn = self._batch(split, images, labels, numbers, index)
-        gradients, (loss_b, logits_bc, penalty, weights) = self.gradients(state, x_bhwd, y_b, count, drawn)
-        done = (numbers[1] + index // self._parts).astype(jnp.float32)
-        factor = jax.lax.bitcast_convert_type(numbers[2], jnp.float32)
+        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
+    ) -> tuple[State[jax.Array], Sums, jax.Array]:
+        """Round `index` of a call, see `many`: the new state, each example's loss and metrics, regularization."""
+        batch, count, microstep = self._batch(split, arrays, numbers, index)
+        gradients, (loss_b, outputs, regularization, weights) = self.gradients(state, batch, count, microstep)
+        done = (numbers[1] + index // self._microbatches).astype(jnp.float32)
+        factor = lax.bitcast_convert_type(numbers[2], jnp.float32)
         with jax.named_scope("update"):
-            state = self._update(state._replace(held=weights), gradients, done, index % self._parts, factor)
-        hit_b = (jnp.argmax(logits_bc, -1) == y_b).astype(jnp.float32)
-        return self._pin(state, "state"), loss_b, hit_b, penalty
+            new = self._update(
+                state._replace(non_trainable=weights), gradients, done, index % self._microbatches, factor
+            )
+        metrics = self._task.metrics(self._ops, outputs, batch)
+        sums = {LOSS: loss_b} | {name: metrics[name].astype(jnp.float32) for name in self._task.step_metrics}
+        placed: State[jax.Array] = lax.with_sharding_constraint(new, self._shardings.state)
+        return placed, sums, regularization
 
-    def _update(self, state: State, gradients: list[Any], done: Any, part: Any, factor: Any) -> State:
-        import jax
-        import jax.numpy as jnp
-
-        rate = optimizer.learning_rate(self._config.optimizer, done, self._total_steps, jnp) * factor
-        if self._parts > 1:
-            begun = [jnp.where(part > 0, old, jnp.zeros_like(old)) for old in state.sums]
+    def _update(
+        self,
+        state: State[jax.Array],
+        gradients: list[jax.Array],
+        done: jax.Array,
+        microbatch: jax.Array,
+        factor: jax.Array,
+    ) -> State[jax.Array]:
+        config = self._config.optimizer
+        rate = learning_rate(config, done, self._total_steps, jnp) * factor
+        if self._microbatches > 1:
+            begun = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(begun, gradients, strict=True)]
-        clipped = optimizer.clip(self._config.optimizer.clip, gradients, jnp)
-        trained: list[Any] = []
-        slots: list[list[Any]] = [[] for _ in self._rule.slots]
-        for index, (weight, gradient) in enumerate(zip(state.trained, clipped, strict=True)):
-            old = {slot: held[index] for slot, held in zip(self._rule.slots, state.slots, strict=True)}
+        clipped = clip(config.clip, gradients, jnp)
+        trainable: list[jax.Array] = []
+        slots: list[list[jax.Array]] = [[] for _ in self._rule.slots]
+        for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
+            old = {slot: before[index] for slot, before in zip(self._rule.slots, state.slots, strict=True)}
             new_weight, new = self._rule.update(gradient, weight, old, rate, done + 1.0)
-            trained.append(new_weight)
-            for name, held in zip(self._rule.slots, slots, strict=True):
-                held.append(new[name])
-        pairs = zip(state.averages, trained, strict=bool(state.averages))
-        averages = [optimizer.average(self._config.optimizer.ema.decay or 0.0, a, w, done, jnp) for a, w in pairs]
-        changed = state._replace(trained=trained, slots=slots, averages=averages)
-        if self._parts == 1:
+            trainable.append(new_weight)
+            for name, after in zip(self._rule.slots, slots, strict=True):
+                after.append(new[name])
+        pairs = zip(state.ema, trainable, strict=bool(state.ema))
+        ema = [rules.average(config.ema.decay or 0.0, a, w, done, jnp) for a, w in pairs]
+        changed = state._replace(trainable=trainable, slots=slots, ema=ema)
+        if self._microbatches == 1:
             return changed
-        last = part == self._parts - 1  # else all but the sums stays as it was
-        chosen: State = jax.tree.map(lambda new, old: jnp.where(last, new, old), changed, state)
-        return chosen._replace(held=state.held, sums=gradients)
+        last = microbatch == self._microbatches - 1  # else all but the sums stays as it was
+        chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(last, new, old), changed, state)
+        return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
 
-    def many(self, state: State, split: Any, images: Any, labels: Any, numbers: Any) -> tuple[State, Any, Any, Any]:
+    def many(
+        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array
+    ) -> tuple[State[jax.Array], Sums, jax.Array]:
         """A call's steps as one program, their number an input so that it needs no compilation of its own.
-
-        A step of several parts is as many rounds of the loop, each over one micro-batch; K and B are then theirs.
 
         Args:
           state: before.
-          split: uint8 (N, H, W, D), the split's images where the devices hold them, else None.
-          images: uint8 (K, B, H, W, D), or int32 (K, B), their places in `split`.
-          labels: int32 (K, B), -1 for padding.
-          numbers: int32 (3 + K,): rounds to do, steps done before, the bits of the float32 that the learning rate is
-            multiplied by, and the count of examples of each round's step.
+          split: (N, ...) by name, the split's arrays where the devices keep them, else None.
+          arrays: (K, B, ...) by name; with `split`, `row` int32 (K, B) in their place. `weight` is among them.
+          numbers: int32 (3 + K,): rounds to do, steps done before, and the bits of float32 numbers: what the learning
+            rate is multiplied by, and what the examples of each round's step count for.
 
         Returns:
-          The new state, losses (K, B), hits (K, B) and penalties (K,), 0 for what was not computed.
+          The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for what was not computed.
         """
-        import jax
-        import jax.numpy as jnp
 
-        def body(index: Any, carried: tuple[State, Any, Any, Any]) -> tuple[State, Any, Any, Any]:
+        def body(
+            index: jax.Array, carried: tuple[State[jax.Array], Sums, jax.Array]
+        ) -> tuple[State[jax.Array], Sums, jax.Array]:
             state, *found = carried
-            state, *new = self.step(state, split, images, labels, numbers, index)
-            return state, *(
-                jax.lax.dynamic_update_index_in_dim(a, b, index, 0) for a, b in zip(found, new, strict=True)
+            state, *new = self.step(state, split, arrays, numbers, index)
+            sums, regularization = jax.tree.map(
+                lambda a, b: lax.dynamic_update_index_in_dim(a, b, index, 0), tuple(found), tuple(new)
             )
+            return state, sums, regularization
 
-        empty = jnp.zeros(labels.shape, jnp.float32)
-        start = (state, self._pin(empty, "loss"), self._pin(empty, "loss"), jnp.zeros(labels.shape[:1], jnp.float32))
-        found: tuple[State, Any, Any, Any] = jax.lax.fori_loop(0, numbers[0], body, start)
+        empty = lax.with_sharding_constraint(jnp.zeros(arrays[WEIGHT].shape, jnp.float32), self._shardings.sums)
+        sums = dict.fromkeys((LOSS, *self._task.step_metrics), empty)
+        start = (state, sums, jnp.zeros(empty.shape[:1], jnp.float32))
+        found: tuple[State[jax.Array], Sums, jax.Array] = lax.fori_loop(0, numbers[0], body, start)
         return found
 
-    def _batch(self, split: Any, images: Any, labels: Any, numbers: Any, index: Any) -> tuple[Any, Any, Any, Any]:
-        """Returns images in [0, 1], labels, the count of examples and the micro-batches done, of a round of a call."""
-        import jax
-        import jax.numpy as jnp
-
-        x_bhwd = jax.lax.dynamic_index_in_dim(images, index, 0, keepdims=False)
+    def _batch(
+        self, split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
+    ) -> tuple[Arrays, jax.Array, jax.Array]:
+        """Returns a round's arrays, what its step's examples count for, and the micro-batches done before."""
+        found = {
+            name: self._constrain(name, lax.dynamic_index_in_dim(array, index, 0, keepdims=False))
+            for name, array in arrays.items()
+        }
         if split is not None:
-            x_bhwd = split.at[self._pin(x_bhwd, "label")].get(mode="clip")
-        x_bhwd = scaled(self._pin(x_bhwd, "image"))
-        y_b = self._pin(jax.lax.dynamic_index_in_dim(labels, index, 0, keepdims=False), "label")
-        return x_bhwd, y_b, numbers[COUNTS + index].astype(jnp.float32), numbers[1] * self._parts + index
+            rows = found.pop(ROW)
+            found |= {name: self._constrain(name, whole.at[rows].get(mode="clip")) for name, whole in split.items()}
+        count = lax.bitcast_convert_type(numbers[COUNTS + index], jnp.float32)
+        return found, count, numbers[1] * self._microbatches + index
+
+    def _constrain(self, name: str, array: jax.Array) -> jax.Array:
+        return lax.with_sharding_constraint(array, self._shardings.arrays[name])
 
     def whole_gradients(
-        self, state: State, split: Any, images: Any, labels: Any, numbers: Any, index: Any
-    ) -> list[Any]:
+        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
+    ) -> list[jax.Array]:
         """The gradients of one micro-batch of a call's first batch."""
-        found, _ = self.gradients(state, *self._batch(split, images, labels, numbers, index))
+        found, _ = self.gradients(state, *self._batch(split, arrays, numbers, index))
         return found
 
-    def evaluated(
-        self, weights: tuple[list[Any], list[Any]], images: Any, labels: Any, sums: tuple[Any, Any]
-    ) -> tuple[tuple[Any, Any], Any]:
-        """Adds a batch, images (1, B, H, W, D), to the sum of the losses and the confusion matrix int32 (C, C).
-
-        Returns:
-          The new sums, and the batch's logits (B, C).
-        """
-        import jax
-        import jax.numpy as jnp
-
-        trained, held = weights
-        x_bhwd, y_b = scaled(images[0]), labels[0]
-        full = self._random.insert(held, 0)
-        logits, _ = self._model.stateless_call(trained, full, x_bhwd, training=False)
-        logits_bc = logits.astype(jnp.float32)
-        classes = logits_bc.shape[-1]
-        label_bc = jax.nn.one_hot(y_b, classes)  # a row of zeros for padding
-        predicted_bc = jax.nn.one_hot(jnp.argmax(logits_bc, -1), classes)
-        counted = jnp.round(label_bc.T @ predicted_bc).astype(jnp.int32)
-        loss = jnp.sum(_entropy(logits_bc, y_b) * (y_b >= 0))
-        return (sums[0] + loss, sums[1] + counted), logits_bc
+    def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array]:
+        """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs."""
+        trainable, non_trainable = weights
+        batch = {name: array[0] for name, array in arrays.items()}
+        full = self._random.insert(non_trainable, 0)
+        given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), training=False)
+        outputs = _float32(given)
+        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch), outputs
 
 
-def scaled(images: Any) -> Any:
-    """Returns float32 images in [0, 1] of uint8 ones."""
-    return images.astype("float32") / _BRIGHTEST
-
-
-def _entropy(logits_bc: Any, y_b: Any) -> Any:
-    """Cross-entropy in nats (B,); labels of padding, -1, are taken for 0."""
-    import jax
-    import jax.numpy as jnp
-
-    # By a product with the one-hot labels: a gather along a split dim would communicate.
-    chosen_b = jnp.sum(logits_bc * jax.nn.one_hot(jnp.maximum(y_b, 0), logits_bc.shape[-1]), -1)
-    return jax.nn.logsumexp(logits_bc, -1) - chosen_b
+def _float32(outputs: jax.Array) -> jax.Array:
+    """Returns a model's outputs, one tensor or several, as the task takes them."""
+    found: jax.Array = jax.tree.map(lambda each: each.astype(jnp.float32), outputs)
+    return found

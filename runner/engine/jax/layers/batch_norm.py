@@ -12,11 +12,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+Three = tuple[jax.Array, jax.Array, jax.Array]
+Read = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class Parts:
     """
 
     count: int
-    gathered: Callable[[Any], Any]
+    gathered: Callable[[jax.Array], jax.Array]
 
 
 def normalize(
-    x: Any, scale: Any, offset: Any, axis: int, epsilon: float, parts: Parts | None = None
-) -> tuple[Any, Any, Any]:
+    x: jax.Array, scale: jax.Array, offset: jax.Array, axis: int, epsilon: float, parts: Parts | None = None
+) -> Three:
     """Normalises an input by the moments over all dims but one.
 
     Args:
@@ -60,14 +62,14 @@ def normalize(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _normalize(
-    x: Any, scale: Any, offset: Any, axis: int, epsilon: float, parts: Parts | None
-) -> tuple[Any, Any, Any]:
+    x: jax.Array, scale: jax.Array, offset: jax.Array, axis: int, epsilon: float, parts: Parts | None
+) -> Three:
     return _forward(x, scale, offset, axis, epsilon, parts)[0]
 
 
 def _forward(
-    x: Any, scale: Any, offset: Any, axis: int, epsilon: float, parts: Parts | None
-) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any, Any]]:
+    x: jax.Array, scale: jax.Array, offset: jax.Array, axis: int, epsilon: float, parts: Parts | None
+) -> tuple[Three, Read]:
     mean, variance = _moments(x, axis) if parts is None else _joined_moments(x, axis, parts)
     deviation = lax.rsqrt(variance + epsilon)
     factor = deviation * scale
@@ -75,13 +77,13 @@ def _forward(
     return (y, mean, variance), (x, mean, deviation, scale)
 
 
-def _moments(x: Any, axis: int) -> tuple[Any, Any]:
+def _moments(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     others = tuple(dim for dim in range(x.ndim) if dim != axis)
     mean = jnp.mean(x, others)
     return mean, jnp.mean(jnp.square(x - _along(mean, x, axis)), others)
 
 
-def _joined_moments(x: Any, axis: int, parts: Parts) -> tuple[Any, Any]:
+def _joined_moments(x: jax.Array, axis: int, parts: Parts) -> tuple[jax.Array, jax.Array]:
     own = jax.vmap(lambda part: jnp.stack(_moments(part, axis)))(x.reshape(parts.count, -1, *x.shape[1:]))
     means, variances = jnp.moveaxis(parts.gathered(own), 1, 0)
     mean = jnp.mean(means, 0)
@@ -89,8 +91,12 @@ def _joined_moments(x: Any, axis: int, parts: Parts) -> tuple[Any, Any]:
 
 
 def _backward(
-    axis: int, epsilon: float, parts: Parts | None, read: tuple[Any, Any, Any, Any], g: tuple[Any, Any, Any]
-) -> Any:
+    axis: int,
+    epsilon: float,
+    parts: Parts | None,
+    read: Read,
+    g: Three,
+) -> jax.Array:
     del epsilon, parts  # the deviation holds the one, and sums need not know the other
     x, mean, deviation, scale = read
     gradient = g[0]
@@ -109,6 +115,6 @@ def _backward(
 _normalize.defvjp(_forward, _backward)
 
 
-def _along(values: Any, x: Any, axis: int) -> Any:
+def _along(values: jax.Array, x: jax.Array, axis: int) -> jax.Array:
     """Reshapes (C,) to be broadcast over the other dims of x."""
     return values.reshape([-1 if dim == axis else 1 for dim in range(x.ndim)])

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +24,10 @@ _FORM = ("NHWC", "HWIO", "NHWC")
 _MOST_TERMS = 27  # of a sum of shifted images, as many as a 3x3 kernel has on three channels
 
 Pair = tuple[int, int]
+Two = tuple[jax.Array, jax.Array]
 
 
-def convolution(x_bhwc: Any, w_hwco: Any, strides: Pair, padding: str) -> Any:
+def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: str) -> jax.Array:
     """Returns float32 (B, H', W', O), the convolution of images and a kernel, whatever the axes that split them.
 
     Args:
@@ -36,27 +36,27 @@ def convolution(x_bhwc: Any, w_hwco: Any, strides: Pair, padding: str) -> Any:
       strides: by height and width.
       padding: `SAME` or `VALID`.
     """
-    found: Any = _convolution(x_bhwc, w_hwco, strides, padding)
+    found: jax.Array = _convolution(x_bhwc, w_hwco, strides, padding)
     return found
 
 
-def _plain(x: Any, w: Any, strides: Pair, padding: str) -> Any:
+def _plain(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> jax.Array:
     return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=_FORM)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _convolution(x: Any, w: Any, strides: Pair, padding: str) -> Any:
+def _convolution(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> jax.Array:
     height, width, channels, _ = w.shape
     if strides == (1, 1) and height * width * channels <= _MOST_TERMS:
         return _shifted(x, w, padding)
     return _plain(x, w, strides, padding)
 
 
-def _forward(x: Any, w: Any, strides: Pair, padding: str) -> tuple[Any, tuple[Any, Any]]:
+def _forward(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> tuple[jax.Array, Two]:
     return _convolution(x, w, strides, padding), (x, w)
 
 
-def _backward(strides: Pair, padding: str, read: tuple[Any, Any], g: Any) -> tuple[Any, Any]:
+def _backward(strides: Pair, padding: str, read: Two, g: jax.Array) -> Two:
     x, w = read
     # A kernel that the strides do not divide would have to be filled up with zeros.
     if strides != (1, 1) and all(size % stride == 0 for size, stride in zip(w.shape, strides, strict=False)):
@@ -70,7 +70,7 @@ def _backward(strides: Pair, padding: str, read: tuple[Any, Any], g: Any) -> tup
 _convolution.defvjp(_forward, _backward)
 
 
-def _shifted(x: Any, w: Any, padding: str) -> Any:
+def _shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
     """Sums the image, shifted and weighed, over the kernel's entries: one pass where there are few of them."""
     height, width, channels, _ = w.shape
     (top, bottom), (left, right) = lax.padtype_to_pads(x.shape[1:3], (height, width), (1, 1), padding)
@@ -84,7 +84,9 @@ def _shifted(x: Any, w: Any, padding: str) -> Any:
     )
 
 
-def _image_gradient(shape: tuple[int, ...], w: Any, g: Any, strides: Pair, before: Sequence[int]) -> Any:
+def _image_gradient(
+    shape: tuple[int, ...], w: jax.Array, g: jax.Array, strides: Pair, before: Sequence[int]
+) -> jax.Array:
     """Returns (B, H, W, C) of a kernel and the gradient (B, H', W', O) of what came out."""
     sizes = zip(shape[1:3], w.shape[:2], g.shape[1:3], strides, before, strict=True)
     edges = [(k - 1 - low, size - 1 - (n - 1) * stride + low) for size, k, n, stride, low in sizes]
@@ -92,7 +94,9 @@ def _image_gradient(shape: tuple[int, ...], w: Any, g: Any, strides: Pair, befor
     return lax.conv_general_dilated(g, turned, (1, 1), edges, lhs_dilation=strides, dimension_numbers=_FORM)
 
 
-def _kernel_gradient(x: Any, shape: tuple[int, ...], g: Any, strides: Pair, before: Sequence[int]) -> Any:
+def _kernel_gradient(
+    x: jax.Array, shape: tuple[int, ...], g: jax.Array, strides: Pair, before: Sequence[int]
+) -> jax.Array:
     """Returns (H, W, C, O) of images and the gradient (B, H', W', O) of what came out."""
     sizes = zip(x.shape[1:3], shape[:2], g.shape[1:3], strides, before, strict=True)
     after = [k + (n - 1) * stride - size - low for size, k, n, stride, low in sizes]
@@ -101,7 +105,7 @@ def _kernel_gradient(x: Any, shape: tuple[int, ...], g: Any, strides: Pair, befo
     return _summed_over_batch(x.transpose(3, 1, 2, 0), g, edges, strides)
 
 
-def _summed_over_batch(x_chwb: Any, g: Any, edges: Sequence[Pair], strides: Pair) -> Any:
+def _summed_over_batch(x_chwb: jax.Array, g: jax.Array, edges: Sequence[Pair], strides: Pair) -> jax.Array:
     """Returns (H, W, C, O): the examples are what a convolution calls its input's channels."""
     found = lax.conv_general_dilated(
         x_chwb, g.transpose(1, 2, 0, 3), (1, 1), edges, rhs_dilation=strides, dimension_numbers=_FORM
@@ -109,7 +113,7 @@ def _summed_over_batch(x_chwb: Any, g: Any, edges: Sequence[Pair], strides: Pair
     return found.transpose(1, 2, 0, 3)
 
 
-def _grid_image_gradient(shape: tuple[int, ...], w: Any, g: Any, strides: Pair, padding: str) -> Any:
+def _grid_image_gradient(shape: tuple[int, ...], w: jax.Array, g: jax.Array, strides: Pair, padding: str) -> jax.Array:
     """Returns what `_image_gradient` does, of a kernel that the strides divide."""
     (kh, kw, channels, out), (sh, sw) = w.shape, strides
     rows, columns = kh // sh, kw // sw
@@ -124,7 +128,9 @@ def _grid_image_gradient(shape: tuple[int, ...], w: Any, g: Any, strides: Pair, 
     return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((-low, -high, 0) for low, high in edges), (0, 0, 0)))
 
 
-def _grid_kernel_gradient(x: Any, shape: tuple[int, ...], g: Any, strides: Pair, padding: str) -> Any:
+def _grid_kernel_gradient(
+    x: jax.Array, shape: tuple[int, ...], g: jax.Array, strides: Pair, padding: str
+) -> jax.Array:
     """Returns what `_kernel_gradient` does, of a kernel that the strides divide."""
     (kh, kw, channels, out), (sh, sw) = shape, strides
     grid_hw = [n + k // s - 1 for n, k, s in zip(g.shape[1:3], (kh, kw), strides, strict=True)]
@@ -135,7 +141,7 @@ def _grid_kernel_gradient(x: Any, shape: tuple[int, ...], g: Any, strides: Pair,
     return w.reshape(kh // sh, kw // sw, sh, sw, channels, out).transpose(0, 2, 1, 3, 4, 5).reshape(shape)
 
 
-def _edges(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: str, grid_hw: Any) -> list[Pair]:
+def _edges(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: str, grid_hw: Sequence[int]) -> list[Pair]:
     """Returns what must be added to an image's height and width, at each end, to give a whole grid."""
     before = _before(shape, kernel, strides, padding)
     sizes = zip(grid_hw, strides, shape[1:3], before, strict=True)

@@ -9,8 +9,6 @@ Shapes: ... batch dims, I inputs, O outputs.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -18,20 +16,20 @@ import jax.numpy as jnp
 MOST_OUTPUTS = 16
 
 
-def narrow_product(x: Any, w_io: Any) -> Any:
+def narrow_product(x: jax.Array, w_io: jax.Array) -> jax.Array:
     """Returns `x @ w_io`, (..., O), of inputs (..., I); the same numbers as JAX's own up to rounding."""
     return _product(x, w_io)
 
 
-def _plain(x: Any, w_io: Any) -> Any:
+def _plain(x: jax.Array, w_io: jax.Array) -> jax.Array:
     return x @ w_io
 
 
-def _forward(x: Any, w_io: Any) -> tuple[Any, tuple[Any, Any]]:
+def _forward(x: jax.Array, w_io: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _plain(x, w_io), (x, w_io)
 
 
-def _backward(read: tuple[Any, Any], g: Any) -> tuple[Any, Any]:
+def _backward(read: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, w_io = read
     batch = tuple(range(x.ndim - 1))
     turned_oi = jnp.tensordot(g, x, (batch, batch))

@@ -10,10 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runner.engine.jax import private
 
 # (array, its batch dim) -> the same, so placed that each device holds a part of its own, or each holds all of it.
-Spread = Callable[[Any, int], Any]
+Spread = Callable[[jax.Array, int], jax.Array]
+Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[str]:
@@ -26,18 +32,12 @@ def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[st
     return [axis for axis, size in axes.items() if size > 1 and axis not in image]
 
 
-def spread_over(mesh: Any) -> Spread:
-    """Returns what splits an array's batch over all devices of a mesh, or keeps it whole where they don't divide it.
+def spread_over(mesh: Mesh) -> Spread:
+    """Returns what splits a batch over all devices of a mesh, or keeps it whole where they don't divide it."""
 
-    Args:
-      mesh: a jax.sharding.Mesh.
-    """
-    import jax
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    def spread(array: Any, dim: int) -> Any:
+    def spread(array: jax.Array, dim: int) -> jax.Array:
         split = [None] * dim + [mesh.axis_names] if array.shape[dim] % mesh.size == 0 else []
-        return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*split)))
+        return lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*split)))
 
     return spread
 
@@ -49,33 +49,29 @@ def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
     Args:
       spread: see `spread_over`; None changes nothing.
     """
-    from jax import lax
-
     if spread is None:
         yield
         return
-    plain = lax.conv_general_dilated
 
-    def convolution(lhs: Any, rhs: Any, *args: Any, **options: Any) -> Any:
-        return _spread_convolution(lambda x, w: plain(x, w, *args, **options), _dims(lhs, rhs, args, options), spread)(
-            lhs, rhs
-        )
+    def replaced(plain: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        def convolution(lhs: jax.Array, rhs: jax.Array, *args: object, **options: object) -> jax.Array:
+            return _spread_convolution(
+                lambda x, w: plain(x, w, *args, **options), _dims(lhs, rhs, args, options), spread
+            )(lhs, rhs)
 
-    lax.conv_general_dilated = convolution  # Keras's layers and operations, and ours, all call this name
-    try:
+        return convolution
+
+    with private.convolution_replaced(replaced):
         yield
-    finally:
-        lax.conv_general_dilated = plain
 
 
-def _spread_convolution(plain: Callable[[Any, Any], Any], dims: tuple[int, int], spread: Spread) -> Any:
+def _spread_convolution(plain: Convolution, dims: tuple[int, int], spread: Spread) -> Convolution:
     """Returns a convolution whose kernel's gradient is computed from spread images, their batch dims given."""
-    import jax
 
-    def forward(x: Any, w: Any) -> tuple[Any, tuple[Any, Any]]:
+    def forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         return plain(x, w), (x, w)
 
-    def backward(read: tuple[Any, Any], g: Any) -> tuple[Any, Any]:
+    def backward(read: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, w = read
         _, of_image = jax.vjp(lambda x: plain(x, w), x)
         apart = spread(x, dims[0])
@@ -84,13 +80,12 @@ def _spread_convolution(plain: Callable[[Any, Any], Any], dims: tuple[int, int],
 
     convolution = jax.custom_vjp(plain)
     convolution.defvjp(forward, backward)
-    return convolution
+    typed: Convolution = convolution
+    return typed
 
 
-def _dims(lhs: Any, rhs: Any, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, int]:
+def _dims(lhs: jax.Array, rhs: jax.Array, args: Sequence[object], options: Mapping[str, object]) -> tuple[int, int]:
     """Returns the batch dims of a convolution's images and results, from its arguments."""
-    from jax import lax
-
     position = 4  # of dimension_numbers, after the strides, padding and both dilations
     given = args[position] if len(args) > position else options.get("dimension_numbers")
     numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, given)

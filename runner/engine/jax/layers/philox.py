@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
 
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -17,16 +20,13 @@ _SCRAMBLE = (0x3EC8F720, 0x02461E29)  # the key under which TensorFlow turns a s
 _ONE = 127 << 23  # exponent of floats in [1, 2)
 
 
-def uniform(shape: Sequence[int], seed: tuple[Any, Any]) -> Any:
+def uniform(shape: Sequence[int], seed: tuple[int | jax.Array, int | jax.Array]) -> jax.Array:
     """Returns float32 numbers in [0, 1) of a shape.
 
     Args:
       shape: at most 2**34 numbers.
       seed: two whole numbers, Python's or scalar int32 arrays, of which none is negative.
     """
-    import jax.numpy as jnp
-    from jax import lax
-
     first, second = (jnp.asarray(part).astype(jnp.uint32) for part in seed)
     zero = jnp.uint32(0)
     key0, key1, high0, high1 = _philox((first, zero, second, zero), tuple(map(jnp.uint32, _SCRAMBLE)))
@@ -43,11 +43,10 @@ def uniform(shape: Sequence[int], seed: tuple[Any, Any]) -> Any:
     return floats - 1.0
 
 
-def _philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
-    import jax.numpy as jnp
-    from jax import lax
-
-    def next_round(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+def _philox(
+    counter: tuple[jax.Array, jax.Array, jax.Array, jax.Array], key: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    def next_round(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         (c0, c1, c2, c3), (k0, k1) = state
         high0, low0 = _product(_MULTIPLIERS[0], c0)
         high1, low1 = _product(_MULTIPLIERS[1], c2)
@@ -56,14 +55,12 @@ def _philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[A
 
     # A loop: written out, XLA's CPU compiler puts the rounds in one fusion that computes each again for every use.
     begun = tuple(jnp.broadcast_arrays(*counter)), tuple(map(jnp.asarray, key))
-    numbers: tuple[Any, Any, Any, Any] = lax.fori_loop(0, _ROUNDS, next_round, begun)[0]
+    numbers: tuple[jax.Array, jax.Array, jax.Array, jax.Array] = lax.fori_loop(0, _ROUNDS, next_round, begun)[0]
     return numbers
 
 
-def _product(constant: int, x: Any) -> tuple[Any, Any]:
+def _product(constant: int, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the high and the low 32 bits of a product, by halves: JAX has no 64-bit numbers unless told to."""
-    import jax.numpy as jnp
-
     a_high, a_low = jnp.uint32(constant >> 16), jnp.uint32(constant & 0xFFFF)
     x_high, x_low = x >> 16, x & 0xFFFF
     middle = a_high * x_low + ((a_low * x_low) >> 16)

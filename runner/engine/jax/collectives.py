@@ -12,9 +12,9 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runner.config.errors import EngineError
 from runner.engine.base import Collective
@@ -51,7 +51,7 @@ def collectives(
     axes: Mapping[str, int],
     placements: Mapping[str, Placement],
     layers: Collection[str],
-    trained: Collection[str],
+    trainable: Collection[str],
     data_axes: Collection[str],
     *,
     looped: bool,
@@ -63,7 +63,7 @@ def collectives(
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
       placements: of every variable, by canonical path; collectives are put down to these.
       layers: canonical paths of the layers; collectives are put down to these too.
-      trained: paths of the variables that have gradients.
+      trainable: paths of the variables that have gradients.
       data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
       looped: the step is the body of a loop, so that the entry computation runs once a call and is left out.
 
@@ -76,7 +76,7 @@ def collectives(
     """
     defined = [matched for line in text.splitlines() if (matched := _DEFINITION.match(line))]
     operations = {matched[1]: matched[2] for matched in defined}
-    origins = _Origins(placements, layers, trained, axes, data_axes)
+    origins = _Origins(placements, layers, trainable, axes, data_axes)
     found: list[Collective] = []
     for line in _lines(text, entry=not looped):
         instruction = _INSTRUCTION.match(line)
@@ -110,7 +110,7 @@ def _read(
         phase = _phase(tensor.operation)
         origin = origins.of(tensor, kind, phase, axis)
         size = math.prod(tensor.shape) * tensor.width * share
-        yield Collective(kind, axis, phase, origin, int(index == 0), size, counted=True)
+        yield Collective(kind, axis, phase, origin, int(index == 0), size)
 
 
 def _tensors(matched: re.Match[str], operations: Mapping[str, str]) -> list[_Tensor]:
@@ -181,7 +181,7 @@ def _groups(rest: str, devices: int) -> list[list[int]]:
     raise EngineError(f"replica groups in an unknown form: {rest[:200]}")
 
 
-def _permuted(text: str) -> Any:
+def _permuted(text: str) -> npt.NDArray[np.int64]:
     """Reads the device numbers of `[2,4]T(1,0)`, which counts up to 8 in two dims and swaps these."""
     found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if found is None:
@@ -243,11 +243,11 @@ class _Origins:
         self,
         placements: Mapping[str, Placement],
         layers: Collection[str],
-        trained: Collection[str],
+        trainable: Collection[str],
         axes: Mapping[str, int],
         data_axes: Collection[str],
     ) -> None:
-        self._trained = set(trained)
+        self._trainable = set(trainable)
         self._placements, self._axes, self._data_axes = placements, axes, set(data_axes)
         self._layers: dict[str, list[str]] = {layer: [] for layer in layers}
         for path in placements:
@@ -267,7 +267,7 @@ class _Origins:
 
     def _variable(self, layer: str, tensor: _Tensor, kind: str, phase: str, axis: str) -> str | None:
         """Returns the layer's variable of the tensor's shape, transposed or not, else of as many elements."""
-        known = [path for path in self._layers[layer] if kind == "all_gather" or path in self._trained]
+        known = [path for path in self._layers[layer] if kind == "all_gather" or path in self._trainable]
         shapes = {path: self._shapes(path, axis.split("+")) for path in known}
         fits = [path for path in known if sorted(tensor.shape) in shapes[path]]
         fits = fits or [path for path in known if math.prod(tensor.shape) in map(math.prod, shapes[path])]

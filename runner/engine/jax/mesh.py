@@ -1,0 +1,44 @@
+"""The JAX mesh of a config."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from runner.config.errors import refuse
+from runner.config.schema import MeshConfig
+from runner.engine.jax import private
+from runner.mesh import device_kind, size
+
+
+def configure(config: MeshConfig) -> Mesh:
+    """Makes the virtual devices and the JAX mesh. Must be the process's first use of JAX's devices.
+
+    Args:
+      config: the mesh group, axes resolved.
+
+    Returns:
+      The mesh, its axes in the config's order, its devices numbered row-major.
+
+    Raises:
+      ConfigError: JAX sees fewer devices of that kind.
+      RuntimeError: JAX's devices were already made (from JAX).
+    """
+    kind, count = device_kind(config), size(config.axes)
+    enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
+    if kind == "cpu" and not enough:
+        jax.config.update("jax_num_cpu_devices", count)
+    try:
+        devices = jax.devices(kind)
+    except RuntimeError:  # a JAX without support for the kind
+        devices = []
+    if len(devices) < count:
+        raise refuse(
+            "mesh.device",
+            config.device,
+            allowed=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
+            mend="use mesh.device=cpu, or install JAX for that kind, as pip install 'jax[cuda12]'",
+        )
+    # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
+    return Mesh(np.array(devices[:count]).reshape(list(config.axes.values())), tuple(config.axes))

@@ -1,0 +1,77 @@
+"""JAX arrays as checkpoints see them, and a split's arrays where steps read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from runner import mesh
+from runner.config.errors import refuse
+from runner.config.schema import RunConfig
+from runner.data.base import ArraySource, DataSource
+from runner.engine.base import Shard
+
+_MOST_CACHED = 1 << 30  # bytes of a split's arrays that `engine.data=auto` keeps on the devices
+
+
+def shards(array: jax.Array) -> list[Shard]:
+    """Returns the different pieces of an array, copied: the next step gives their memory away."""
+    found: dict[tuple[int, ...], Shard] = {}
+    for shard in array.addressable_shards:
+        start = tuple(index.start or 0 for index in shard.index)
+        if start not in found:
+            found[start] = Shard(start, np.array(shard.data), tuple(array.shape))
+    return list(found.values())
+
+
+def fits(size: int, config: RunConfig) -> bool:
+    """Returns whether a split's arrays are to be kept on the devices.
+
+    Args:
+      size: bytes of the arrays, which each device holds; virtual devices of the CPU share one memory.
+      config: `engine.data` decides, and with `auto` the size.
+    """
+    copies = mesh.size(config.mesh.axes) if mesh.device_kind(config.mesh) == "cpu" else 1
+    return size * copies <= _MOST_CACHED if config.engine.data == "auto" else config.engine.data == "device"
+
+
+def cached(
+    source: DataSource, shardings: Mapping[str, NamedSharding], config: RunConfig, *, planning: bool
+) -> dict[str, jax.Array] | None:
+    """Puts a split's arrays on the devices; for a plan, only says that they are there.
+
+    Args:
+      source: the split.
+      shardings: of the arrays that steps read, by name.
+      config: the run's.
+      planning: no device memory is taken.
+
+    Returns:
+      The arrays (N, ...), None where the split is to be streamed.
+
+    Raises:
+      ConfigError: `engine.data=device`, and the split is not in memory.
+    """
+    if not isinstance(source, ArraySource):
+        if config.engine.data == "device":
+            raise refuse(
+                "engine.data",
+                "device",
+                allowed="the split is read or augmented an example at a time, and does not lie in memory as arrays",
+                mend="set engine.data=auto",
+            )
+        return None
+    arrays = {name: source.arrays[name] for name in shardings}
+    if not fits(sum(array.nbytes for array in arrays.values()), config):
+        return None
+    if planning:
+        return {
+            name: jax.ShapeDtypeStruct(
+                array.shape, jax.dtypes.canonicalize_dtype(array.dtype), sharding=shardings[name]
+            )
+            for name, array in arrays.items()
+        }
+    return dict(jax.device_put(arrays, dict(shardings)))

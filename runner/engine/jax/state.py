@@ -1,0 +1,157 @@
+"""What a step of the engine `jax` reads and gives anew: variables, slots, averages, sums of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from runner.data.base import Array
+from runner.optim.paths import ema_path, owner_of, slot_path
+
+T = TypeVar("T")
+_GRAD_ACCUM = "grad_accum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
+
+
+class State(NamedTuple, Generic[T]):
+    """A tree with an entry a variable: its array, or its path, sharding or shape.
+
+    Attributes:
+      trainable: trainable variables, in the model's order.
+      non_trainable: the other weights, as batch statistics, in the model's order.
+      slots: one list a slot name, each aligned with `trainable`.
+      ema: averages of the trainable variables, aligned with them; none where the run keeps none.
+      grad_accum: sums of the gradients of a step's micro-batches so far, likewise; none where a step has one.
+    """
+
+    trainable: list[T]
+    non_trainable: list[T]
+    slots: list[list[T]]
+    ema: list[T]
+    grad_accum: list[T]
+
+
+@dataclass(frozen=True)
+class StateTree:
+    """Where each entry of a state lies.
+
+    Attributes:
+      paths: canonical, of `Engine.state`.
+      shardings: of the same tree.
+    """
+
+    paths: State[str]
+    shardings: State[NamedSharding]
+
+    def map(self, make: Callable[[str, NamedSharding], T]) -> State[T]:
+        """Returns the tree of what a function of path and sharding gives."""
+        found: State[T] = jax.tree.map(make, self.paths, self.shardings)
+        return found
+
+    def place(self, values: Mapping[str, Array], variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.Array]:
+        """Puts whole host arrays on the devices; an entry without a value is zero.
+
+        Args:
+          values: by path.
+          variables: shapes and dtypes of the model's variables by path; what belongs to one has the same.
+        """
+
+        def placed(path: str, sharding: NamedSharding) -> jax.Array:
+            like = variables[_variable(path)]
+            value = values[path] if path in values else np.zeros(like.shape, like.dtype)
+            # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
+            return jax.device_put(np.array(value), sharding, may_alias=False)
+
+        return self.map(placed)
+
+    def shapes(self, variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.ShapeDtypeStruct]:
+        """Returns a state's shapes, for a program that is only read."""
+
+        def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            like = variables[_variable(path)]
+            return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+
+        return self.map(shape)
+
+    def by_path(self, state: State[jax.Array]) -> dict[str, jax.Array]:
+        """Returns a state's entries by path, without sums of gradients."""
+        kept = self.paths._replace(grad_accum=[]), state._replace(grad_accum=[])
+        return dict(zip(*(jax.tree.leaves(tree) for tree in kept), strict=True))
+
+
+def _variable(path: str) -> str:
+    """Returns the path of the variable that an entry belongs to."""
+    return owner_of(path.removeprefix(_GRAD_ACCUM))
+
+
+def state_tree(
+    trainable: Sequence[str],
+    non_trainable: Sequence[str],
+    shardings: Mapping[str, NamedSharding],
+    slots: Sequence[str],
+    *,
+    keeps_ema: bool,
+    accumulates: bool,
+) -> StateTree:
+    """Returns the tree of a model's variables; what belongs to a variable lies as the variable does.
+
+    Args:
+      trainable: paths, in the model's order.
+      non_trainable: likewise.
+      shardings: by path.
+      slots: names of the optimizer's.
+      keeps_ema: the run keeps averages of the weights.
+      accumulates: a step has several micro-batches.
+    """
+    lies = [shardings[path] for path in trainable]
+    return StateTree(
+        State(
+            [*trainable],
+            [*non_trainable],
+            [[slot_path(slot, path) for path in trainable] for slot in slots],
+            [ema_path(path) for path in trainable] if keeps_ema else [],
+            [f"{_GRAD_ACCUM}{path}" for path in trainable] if accumulates else [],
+        ),
+        State(
+            lies,
+            [shardings[path] for path in non_trainable],
+            [lies for _ in slots],
+            lies if keeps_ema else [],
+            lies if accumulates else [],
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """The model's random generators as functions of the step, so that no state of theirs has to be kept.
+
+    Keras's generator is a seed and a counter of its draws. Setting the counter to the step times the draws of a step
+    gives the numbers that Keras's own training draws, on any mesh and after any resume.
+
+    Attributes:
+      indices: of the generators' states among the model's non-trainable variables.
+      seeds: uint32 (len(indices), 2), the states before the first step.
+      draws: how far a step moves each counter.
+    """
+
+    indices: Sequence[int]
+    seeds: Array
+    draws: Sequence[int]
+
+    def insert(self, non_trainable: Sequence[jax.Array], done: jax.Array | int) -> list[jax.Array]:
+        """Returns the model's non-trainable variables: its weights, and the states after `done` micro-batches."""
+        full = list(non_trainable)
+        for index, seed, draws in zip(self.indices, self.seeds, self.draws, strict=True):
+            moved = jnp.asarray(done, jnp.uint32) * jnp.uint32(draws)
+            full.insert(index, jnp.stack([jnp.uint32(seed[0]), jnp.uint32(seed[1]) + moved]))
+        return full
+
+    def remove(self, full: Sequence[jax.Array]) -> list[jax.Array]:
+        """Returns the weights among the model's non-trainable variables."""
+        return [value for index, value in enumerate(full) if index not in set(self.indices)]
