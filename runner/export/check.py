@@ -1,6 +1,6 @@
-"""Holds an export against the run: the same images through both, in different processes.
+"""Holds an export against the run: the same examples through both, in different processes.
 
-Shapes: N images, C classes.
+Shapes: N examples.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from runner.config.errors import EngineError
-from runner.engine.base import Array
+from runner.data.base import Array
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
+from runner.task import namespace
+from runner.task.base import Task
 
 TOLERANCE = 1e-5
 _BATCH = 500
@@ -25,68 +28,93 @@ _OF_THE_MESH = ("DTENSOR_", "PJRT_NPROC", "XLA_FLAGS")  # what the engine set fo
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """How far an export's predictions are from the run's.
+class Difference:
+    """How far one of an export's answers is from the run's.
 
     Attributes:
-      examples: images compared.
-      logits: largest absolute difference of a logit.
-      probabilities: largest absolute difference of a probability.
-      classes: images whose class differs.
-      scale: the run's largest absolute logit, at least 1.
+      exact: it is of integers.
+      differing: examples whose integers differ; 0 of floats.
+      largest: largest absolute difference of a float; 0 of integers.
+      scale: the run's largest absolute value of it.
     """
 
-    examples: int
-    logits: float
-    probabilities: float
-    classes: int
+    exact: bool
+    differing: int
+    largest: float
     scale: float
 
     @property
     def equal(self) -> bool:
-        """Whether the predictions are the same to 1e-5; logits relative to the largest, as float32 rounds them."""
-        near = self.logits <= TOLERANCE * self.scale and self.probabilities <= TOLERANCE
-        return near and self.classes == 0  # false for NaN
+        """Whether floats are the same to 1e-5 of the largest, as float32 rounds them, and integers exactly."""
+        return self.differing == 0 and self.largest <= TOLERANCE * self.scale  # false for NaN
 
 
-def softmax(logits: Array) -> Array:
-    """Returns float64 probabilities (N, C)."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+@dataclass(frozen=True)
+class Comparison:
+    """How far an export's answers are from the run's.
+
+    Attributes:
+      examples: that were compared.
+      answers: name -> difference, as `Task.predictions` names them.
+    """
+
+    examples: int
+    answers: Mapping[str, Difference]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every answer is."""
+        return all(found.equal for found in self.answers.values())
 
 
-def compare(run: Array, logits: Array, probabilities: Array, classes: Array) -> Comparison:
-    """Compares predictions.
+def predictions(task: Task, outputs: Array) -> dict[str, Array]:
+    """Returns what a served model must answer where the model gives these outputs, computed in float64.
 
     Args:
-      run: logits (N, C) of the run.
-      logits: (N, C) of the export.
-      probabilities: (N, C) of the export.
-      classes: (N,) of the export.
+      task: the run's.
+      outputs: (N, ...) of the model.
+    """
+    found = task.predictions(namespace.of(np), np.asarray(outputs, np.float64))
+    return {name: np.asarray(answer) for name, answer in found.items()}
+
+
+def compare(run: Mapping[str, Array], export: Mapping[str, Array]) -> Comparison:
+    """Compares answers by name, each (N, ...).
+
+    Args:
+      run: of the run.
+      export: of what was loaded again.
 
     Raises:
-      EngineError: the export gave other shapes.
+      EngineError: the export gave others, or in other shapes.
     """
-    if not run.shape == logits.shape == probabilities.shape or classes.shape != run.shape[:1]:
-        raise EngineError(f"the export gives logits {list(logits.shape)}, the run {list(run.shape)}")
-    return Comparison(
-        examples=len(run),
-        logits=float(np.abs(run - logits).max()),
-        probabilities=float(np.abs(softmax(run) - probabilities).max()),
-        classes=int((run.argmax(axis=1) != classes).sum()),
-        scale=max(1.0, float(np.abs(run).max())),
-    )
+    shapes = [{name: answer.shape for name, answer in each.items()} for each in (run, export)]
+    if shapes[0] != shapes[1]:
+        said = (", ".join(f"{name} {list(shape)}" for name, shape in each.items()) for each in reversed(shapes))
+        raise EngineError(f"the export gives {next(said)}, the run {next(said)}")
+    answers = {name: _difference(answer, export[name]) for name, answer in run.items()}
+    return Comparison(len(next(iter(run.values()))), answers)
 
 
-def check(folder: Path, written: Written, library: str, images: Array, run: Array, log: Path) -> dict[str, Comparison]:
-    """Loads what was written in a fresh process, and compares its predictions with the run's.
+def _difference(run: Array, export: Array) -> Difference:
+    if np.issubdtype(run.dtype, np.integer):
+        differing = (run != export).reshape(len(run), -1).any(axis=1)
+        return Difference(True, int(differing.sum()), 0.0, float(np.abs(run).max(initial=0)))
+    return Difference(False, 0, float(np.abs(run - export).max()), float(np.abs(run).max()))
+
+
+def check(
+    folder: Path, written: Written, library: str, task: Task, arrays: Mapping[str, Array], run: Array, log: Path
+) -> dict[str, Comparison]:
+    """Loads what was written in a fresh process, and compares its answers with the run's.
 
     Args:
       folder: of the export.
       written: what is in it.
       library: Keras of its Keras file.
-      images: uint8 (N, H, W, channel).
-      run: logits (N, C) of the run.
+      task: the run's.
+      arrays: (N, ...) by name, those of a batch that the model takes.
+      run: outputs (N, ...) of the run.
       log: gets what the process prints.
 
     Returns:
@@ -95,23 +123,28 @@ def check(folder: Path, written: Written, library: str, images: Array, run: Arra
     Raises:
       EngineError: it can't be loaded.
     """
+    given = {name: arrays[name] for name in task.input_names}
+    inputs = task.inputs(namespace.of(np), given)
+    inputs = inputs if isinstance(inputs, Mapping) else {"": inputs}
     with tempfile.TemporaryDirectory(prefix="runner-export-") as name:
         shared = Path(name)
-        np.save(shared / "images.npy", images)
+        np.savez(shared / "arrays.npz", *given.values())
+        np.savez(shared / "inputs.npz", *inputs.values())
         request = {
             "saved_model": str(folder / SAVED_MODEL) if written.saved_model else None,
             "keras": str(folder / KERAS_FILE) if written.keras == KERAS_FILE else None,
             "library": library,
             "batch": _BATCH,
+            "arrays": list(given),
+            "inputs": list(inputs),
         }
         (shared / "request.json").write_text(json.dumps(request))
         found = _answer(shared, library, log)
-    compared = {}
-    if "logits" in found:
-        compared["SavedModel"] = compare(run, found["logits"], found["probabilities"], found["class"])
+    expected, prefix = predictions(task, run), "saved_model/"
+    served = {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
+    compared = {"SavedModel": compare(expected, served)} if served else {}
     if "keras" in found:
-        logits = found["keras"]
-        compared[KERAS_FILE] = compare(run, logits, softmax(logits), logits.argmax(axis=1))
+        compared[KERAS_FILE] = compare(expected, predictions(task, found["keras"]))
     return compared
 
 

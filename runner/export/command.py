@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -18,17 +19,19 @@ from runner import mesh
 from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
-from runner.data import Dataset
-from runner.engine.base import Array
-from runner.evaluate.saved import data_spec, evaluated, open_saved, restored
+from runner.data.base import Array, ArraySource, DataSource
+from runner.engine.base import DataSpec
+from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
-from runner.export.check import TOLERANCE, Comparison, check
+from runner.export.check import TOLERANCE, Comparison, check, predictions
 from runner.export.plain import make_plain, weights_in_use
+from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.task import make_task
 from runner.tracking.attach import Attachment, attach
 from runner.training.checkpoint.recovery import Previous, versions
 from runner.training.display import result_table
@@ -38,13 +41,7 @@ if TYPE_CHECKING:
 else:
     log = late("runner.export.log")  # with MLflow
 
-_SIGNATURE = {
-    "name": "serving_default",
-    "image": "uint8 (batch, height, width, channel), as the dataset has them; scaling is part of the model",
-    "logits": "float32 (batch, classes)",
-    "probabilities": "float32 (batch, classes)",
-    "class": "integer (batch,)",
-}
+_MOST_BYTES = 256 << 20  # of the examples that are compared, as float32
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -69,44 +66,55 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with heard():
         store = attach(config.tracking, saved.run.run_id)
-        data = runner.data.load(config.dataset)
-        expected = _predictions(config, saved, data, folder / "runner.log")
+        data = runner.data.load_run(config, saved.encoding)
+        spec = DataSpec(data.specs, make_task(config.task, data.specs))
+        examples = _examples(data.test)
+        outputs = _outputs(config, saved, spec, examples, folder / "runner.log")
         with folders.making(target) as making:
-            written = _write(config, saved, data, making, folder / "runner.log")
+            written = _write(config, saved, spec, making, folder / "runner.log")
             library = "keras" if config.engine.name == "jax" else "tf_keras"
-            compared = check(making, written, library, data.eval.images, expected, folder / "runner.log")
+            compared = check(making, written, library, spec.task, examples.arrays, outputs, folder / "runner.log")
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
-            rows += [("mesh of the run", mesh.describe(config.mesh.axes)), ("split", config.dataset.eval)]
+            rows += [("mesh of the run", mesh.describe(config.mesh.axes)), ("split", config.dataset.test)]
             console.print(result_table([*rows, *(row for name in compared for row in _rows(name, compared[name]))]))
             raise_if_different(compared)
-            record = _record(saved, data, written, compared)
+            served = Served(spec, predictions(spec.task, outputs[:1]))
+            record = _record(saved, served, written, compared)
             (making / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             (making / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
         _say(console, target, written)
-        _record_in_run(store, console, saved, data, target, written, compared)
+        _record_in_run(store, console, saved, served, target, written, compared)
 
 
-def _predictions(config: RunConfig, saved: Previous, data: Dataset, log: Path) -> Array:
-    """Returns the run's logits (N, C) of its test split, computed by its engine on its mesh."""
-    return evaluated(config, restored(config, saved, data, log), data.eval, None).logits
+def _examples(split: DataSource) -> ArraySource:
+    """Returns the examples that are compared, a split's first: all of them, unless they take too much room."""
+    floats = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
+    count = min(split.size, max(1, _MOST_BYTES // max(floats, 1)))
+    return ArraySource(split.read(np.arange(count, dtype=np.int64)), split.specs)
 
 
-def _write(config: RunConfig, saved: Previous, data: Dataset, folder: Path, log: Path) -> Written:
+def _outputs(config: RunConfig, saved: Previous, spec: DataSpec, examples: ArraySource, log: Path) -> Array:
+    """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh."""
+    return evaluated(config, restored(config, saved, spec, log), spec.task, examples, None, keep_outputs=True).outputs
+
+
+def _write(config: RunConfig, saved: Previous, spec: DataSpec, folder: Path, log: Path) -> Written:
     with quiet_native_log(log):
-        spec = data_spec(data)
         plain = make_plain(config, spec, weights_in_use(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
-        return write_model(plain, spec.input_shape, folder, convert=convert, tensorflow=tensorflow)
+        return write_model(plain, spec.task, folder, convert=convert, tensorflow=tensorflow)
 
 
 def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
-    return [
-        (f"{name}, images", f"{found.examples:,}"),
-        ("  largest difference of a logit", f"{found.logits:.1e}, the largest is {found.scale:.1f}"),
-        ("  largest difference of a probability", f"{found.probabilities:.1e}"),
-        ("  classes that differ", f"{found.classes:,}"),
-    ]
+    rows = [(f"{name}, examples", f"{found.examples:,}")]
+    for answer, difference in found.answers.items():
+        if difference.exact:
+            rows.append((f"  {answer} that differ", f"{difference.differing:,}"))
+        else:
+            words = f"{difference.largest:.1e}, the largest is {difference.scale:.3g}"
+            rows.append((f"  largest difference of {answer}", words))
+    return rows
 
 
 def raise_if_different(compared: Mapping[str, Comparison]) -> None:
@@ -122,20 +130,28 @@ def raise_if_different(compared: Mapping[str, Comparison]) -> None:
         raise EngineError("the export holds nothing that loads without the builder's code; install tensorflow")
     for name, found in compared.items():
         if not found.equal:
+            words = [
+                f"{answer} of {each.differing} of {found.examples:,} examples"
+                if each.exact
+                else f"{answer} by {each.largest:.1e} where the largest is {each.scale:.3g}"
+                for answer, each in found.answers.items()
+                if not each.equal
+            ]
             raise EngineError(
-                f"{name} differs from the run: a logit by {found.logits:.1e}, a probability by "
-                f"{found.probabilities:.1e}, the class of {found.classes} of {found.examples:,} images; allowed is "
-                f"{TOLERANCE:g}, of a logit times the largest one, {found.scale:.1f} and no class; nothing was written"
+                f"{name} differs from the run: {', '.join(words)}; allowed is {TOLERANCE:g} times the largest, and no "
+                "integer; nothing was written"
             )
 
 
-def _record(saved: Previous, data: Dataset, written: Written, compared: Mapping[str, Comparison]) -> dict[str, Any]:
+def _record(
+    saved: Previous, served: Served, written: Written, compared: Mapping[str, Comparison]
+) -> dict[str, object]:
     return {
         "run": saved.run.run,
         "step": saved.checkpoint.step,
-        "signature": _SIGNATURE,
-        "image": list(data_spec(data).input_shape),
-        "class_names": list(data.class_names),
+        "signature": served.describe(),
+        "names": {"outputs": list(served.spec.task.outputs.names)}
+        | {name: list(each.names) for name, each in served.inputs.items() if each.names},
         "left_out": list(written.left_out),
         "compared": {name: asdict(found) for name, found in compared.items()},
         "versions": versions(),
@@ -154,22 +170,20 @@ def _record_in_run(
     store: Attachment,
     console: Console,
     saved: Previous,
-    data: Dataset,
+    served: Served,
     target: Path,
     written: Written,
     compared: Mapping[str, Comparison],
 ) -> None:
-    step, shape = saved.checkpoint.step, data_spec(data).input_shape
-    found = next(iter(compared.values()))
+    step, found = saved.checkpoint.step, next(iter(compared.values()))
     store.log_metrics(
-        step, {"export/logit_difference": found.logits, "export/probability_difference": found.probabilities}
+        step,
+        {f"export/{name}_difference": each.largest for name, each in found.answers.items() if not each.exact},
     )
     store.log_artifacts([target / folders.RECORD], "export")
     if written.saved_model:
         uri = store.log_model(
-            lambda where, run_id: log.log_saved_model(
-                where, run_id, target / SAVED_MODEL, shape, data.class_names, step=step
-            )
+            lambda where, run_id: log.log_saved_model(where, run_id, target / SAVED_MODEL, served, step=step)
         )
         if uri is not None:
             console.print(f"MLflow model: {uri}", soft_wrap=True, markup=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,8 @@ from mlflow import pyfunc
 from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
+from runner.data.base import ArraySpec
+from runner.export.signature import Served
 from runner.tracking.models import pinned, pointed_at
 from runner.tracking.store import Store
 
@@ -18,26 +19,22 @@ NAME = "export"
 _CODE = Path(__file__).with_name("served.py")
 
 
-def log_saved_model(
-    store: Store, run_id: str, path: Path, shape: Sequence[int], class_names: Sequence[str], *, step: int
-) -> str:
+def log_saved_model(store: Store, run_id: str, path: Path, served: Served, *, step: int) -> str:
     """Stores a SavedModel as a logged model of a run.
 
     Args:
       store: where the run is.
       run_id: the run.
       path: the SavedModel.
-      shape: (height, width, channel) of an image.
-      class_names: in label order, kept as metadata.
+      served: what it takes and answers; the names of its outputs are kept as metadata.
       step: the training step it is from.
 
     Returns:
       The model's URI, as `models:/m-...`.
     """
-    images = TensorSpec(np.dtype("uint8"), (-1, *shape))
-    rows = (-1, len(class_names))
-    answers = [TensorSpec(np.dtype("float32"), rows, name) for name in ("logits", "probabilities")]
-    answers.append(TensorSpec(np.dtype("int64"), (-1,), "class"))
+    several = len(served.inputs) > 1  # one input needs no name: an array is passed as it is
+    inputs = [_tensor(spec, name if several else None) for name, spec in served.inputs.items()]
+    answers = [_tensor(spec, name) for name, spec in served.answers.items()]
     with pointed_at(store.uri), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*input example was not provided")  # the signature is exact
         logged = store.client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id)
@@ -50,8 +47,12 @@ def log_saved_model(
             model_id=logged.model_id,
             run_id=run_id,
             step=step,
-            signature=ModelSignature(Schema([images]), Schema(answers)),
+            signature=ModelSignature(Schema(inputs), Schema(answers)),
             pip_requirements=pinned(["mlflow", "tensorflow", "numpy"]),
-            metadata={"class_names": list(class_names)},
+            metadata={"output_names": list(served.spec.task.outputs.names)},
         )
     return str(info.model_uri)
+
+
+def _tensor(spec: ArraySpec, name: str | None) -> TensorSpec:
+    return TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
-from runner.engine.base import Array, DataSpec
+from runner.data.base import Array
+from runner.engine.base import DataSpec
+from runner.host.late import late
+from runner.optim.paths import ema_path, is_variable
+
+if TYPE_CHECKING:
+    from runner.engine.dtensor import adapters as dtensor
+    from runner.engine.jax import adapter as jax
+else:  # each imports its engine's library
+    dtensor, jax = late("runner.engine.dtensor.adapters"), late("runner.engine.jax.adapter")
 
 
 @dataclass(frozen=True)
@@ -16,13 +25,13 @@ class PlainModel:
     """A model on one device.
 
     Attributes:
-      model: called with float32 images in [0, 1] and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
+      model: called with what `Task.inputs` gives and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
       keras: the same network as a Keras model, for a file of Keras's own; None where there is none.
       package: `tf_keras` or `keras`, what `keras` is made of.
       why: in words, why `keras` is None.
     """
 
-    model: Any
+    model: Callable[..., Any]
     keras: Any
     package: str
     why: str = ""
@@ -35,16 +44,16 @@ def weights_in_use(state: Mapping[str, Array]) -> dict[str, Array]:
       state: what an engine's `state` or a checkpoint holds.
     """
     paths = set(state)
-    own = [path for path in state if not path.startswith(("optimizer/", "ema/"))]
-    return {path: state[f"ema/{path}" if f"ema/{path}" in paths else path] for path in own}
+    own = [path for path in state if is_variable(path)]
+    return {path: state[ema_path(path) if ema_path(path) in paths else path] for path in own}
 
 
 def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
     """Builds the config's model on one device, of its framework's own layers.
 
     Args:
-      config: checked; the engine's process environment is set.
-      data: shapes of the dataset.
+      config: checked; the engine's libraries are imported.
+      data: what the model takes and must give.
       values: canonical path to whole array, for every variable of the model; others are left alone.
 
     Raises:
@@ -55,29 +64,23 @@ def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -
 
 
 def _keras(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    from runner.engine.dtensor.keras_adapter import ModelFactory
-
-    model = ModelFactory(config.model, data, config.trainer.seed).exported(values)
+    model = dtensor.make_adapter(config, data).exported(values)
     return PlainModel(model, model, "tf_keras")
 
 
 def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    from runner.engine.dtensor.core import ModuleFactory
-
-    factory = ModuleFactory(config.model, data, config.trainer.seed)
-    module = factory.plain()
-    for path, variable in factory.variables(module).items():
+    adapter = dtensor.make_adapter(config, data)
+    module = adapter.plain()
+    for path, variable in adapter.variables(module).items():
         variable.assign(values[path])
     try:
-        return PlainModel(module, factory.exported(values), "tf_keras")
+        return PlainModel(module, adapter.exported(values), "tf_keras")
     except (ConfigError, AttributeError, KeyError):  # a user's own builder, which knows no Keras
         return PlainModel(module, None, "tf_keras", "its builder makes no Keras model")
 
 
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    from runner.engine.jax.adapter import Keras3Factory, Names
-
-    model = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build(stock=True)
-    for path, variable in Names(model).variables.items():
+    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build(stock=True)
+    for path, variable in jax.Names(model).variables.items():
         variable.assign(values[path])
     return PlainModel(model, model, "keras")

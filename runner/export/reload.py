@@ -2,13 +2,16 @@
 
 A SavedModel needs TensorFlow for that, and nothing else: neither DTensor nor Keras nor this package's layers.
 
-FOLDER holds request.json, see `runner.export.check`, and images.npy, uint8 (N, H, W, C); it gets answer.npz.
+FOLDER holds request.json, see `runner.export.check`, arrays.npz, what the SavedModel takes, and inputs.npz, what the
+model takes; it gets answer.npz.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +25,44 @@ def main() -> None:
     """Answers the request in the folder that the command line names."""
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text())
-    images = np.load(folder / "images.npy", mmap_mode="r")
-    parts = [images[start : start + request["batch"]] for start in range(0, len(images), request["batch"])]
     found: Arrays = {}
     if request["saved_model"]:
-        found |= saved_model(request["saved_model"], parts)
+        answers = saved_model(request["saved_model"], read(folder / "arrays.npz", request["arrays"]), request["batch"])
+        found |= {f"saved_model/{name}": answer for name, answer in answers.items()}
     if request["keras"]:
-        found["keras"] = keras_file(request["keras"], request["library"], parts)
+        inputs = read(folder / "inputs.npz", request["inputs"])
+        found["keras"] = keras_file(request["keras"], request["library"], inputs, request["batch"])
     np.savez(folder / "answer.npz", **found)  # type: ignore[arg-type]
 
 
-def saved_model(path: str, parts: list[npt.NDArray[np.uint8]]) -> Arrays:
-    """Returns a SavedModel's logits, probabilities (N, C) and classes (N,), and which modules were loaded for them."""
-    import tensorflow as tf
-
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    answers = [serve(image=tf.constant(part)) for part in parts]
-    found = {name: np.concatenate([answer[name].numpy() for answer in answers]) for name in answers[0]}
-    heavy = [name for name in ("tf_keras", "runner.engine.dtensor.environment", "runner.model") if name in sys.modules]
-    return {**found, "loaded": np.array(heavy, str)}
+def read(path: Path, names: list[str]) -> Arrays:
+    """Returns arrays by name; the file has them by number, since any name may be one of NumPy's own."""
+    with np.load(path, allow_pickle=False) as held:
+        return {name: held[f"arr_{number}"] for number, name in enumerate(names)}
 
 
-def keras_file(path: str, library: str, parts: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.float32]:
-    """Returns the logits (N, C) of a whole model in a file of Keras's own, with images scaled here."""
-    keras = __import__(library)
-    model = keras.models.load_model(path)
-    scaled = (part.astype(np.float32) / np.float32(255) for part in parts)
-    return np.concatenate([np.asarray(model(part, training=False), np.float32) for part in scaled])
+def parts(arrays: Arrays, batch: int) -> Iterator[Arrays]:
+    """Yields the arrays of `batch` examples at a time."""
+    for start in range(0, len(next(iter(arrays.values()))), batch):
+        yield {name: array[start : start + batch] for name, array in arrays.items()}
+
+
+def saved_model(path: str, arrays: Arrays, batch: int) -> Arrays:
+    """Returns a SavedModel's answers by name, each (N, ...)."""
+    tf = importlib.import_module("tensorflow")
+    loaded = tf.saved_model.load(path)  # held: the signature does not hold it
+    serve = loaded.signatures["serving_default"]
+    answers = [serve(**{name: tf.constant(part) for name, part in each.items()}) for each in parts(arrays, batch)]
+    return {name: np.concatenate([answer[name].numpy() for answer in answers]) for name in answers[0]}
+
+
+def keras_file(path: str, library: str, inputs: Arrays, batch: int) -> npt.NDArray[np.float32]:
+    """Returns the outputs (N, ...) of a whole model in a file of Keras's own, for what the model takes."""
+    model = importlib.import_module(library).models.load_model(path)
+    outputs = (
+        model(each if len(each) > 1 else next(iter(each.values())), training=False) for each in parts(inputs, batch)
+    )
+    return np.concatenate([np.asarray(output, np.float32) for output in outputs])
 
 
 if __name__ == "__main__":

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import mlflow
 import numpy as np
+import tensorflow as tf
 
 
 class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
-    """Raw images in, logits, probabilities and classes out."""
+    """The dataset's arrays in, the task's answers out."""
 
     def load_context(self, context: Any) -> None:
         """Loads the SavedModel."""
-        import tensorflow as tf
-
         self._model = tf.saved_model.load(context.artifacts["saved_model"])  # held: the signature does not hold it
         self._serve = self._model.signatures["serving_default"]
+        self._inputs = self._serve.structured_input_signature[1]
 
     # Without a type on model_input: MLflow would take it for a schema of its own.
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
@@ -24,18 +25,20 @@ class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
 
         Args:
           context: MLflow's.
-          model_input: uint8 (batch, height, width, channel).
+          model_input: arrays (batch, ...) by name; of a model of one input, the array alone too.
           params: none are known.
 
         Returns:
-          `logits` and `probabilities`, float32 (batch, classes), and `class`, int64 (batch,).
+          Answers by name, float32 and int64, each (batch, ...).
         """
-        import tensorflow as tf
-
         del context, params
-        answer = self._serve(image=tf.constant(np.asarray(model_input, np.uint8)))
-        return {name: value.numpy() for name, value in answer.items()} | {
-            "class": answer["class"].numpy().astype(np.int64)  # int32 of a JAX model
+        named = isinstance(model_input, Mapping)
+        arrays = {name: np.asarray(model_input[name] if named else model_input) for name in self._inputs}
+        given = {name: tf.constant(array.astype(self._inputs[name].dtype.name)) for name, array in arrays.items()}
+        answers = {name: value.numpy() for name, value in self._serve(**given).items()}
+        return {  # a JAX model has int32
+            name: value.astype(np.int64) if np.issubdtype(value.dtype, np.integer) else value
+            for name, value in answers.items()
         }
 
 

@@ -1,16 +1,27 @@
-"""Writes a plain model: a SavedModel that takes raw images, and a file of Keras's own."""
+"""Writes a plain model: a SavedModel that takes a dataset's arrays as they are, and a file of Keras's own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
+from runner.arrays import Tensor
 from runner.export.plain import PlainModel
+from runner.host.late import late
+from runner.task import namespace
+from runner.task.base import Task
+
+if TYPE_CHECKING:
+    import jax
+    import keras
+    import tensorflow as tf
+else:  # of an export of a JAX run's Keras file alone, TensorFlow may not be installed; and the reverse
+    jax, keras, tf = late("jax"), late("keras"), late("tensorflow")
 
 SAVED_MODEL, KERAS_FILE, WEIGHTS_FILE = "saved_model", "model.keras", "model.weights.h5"
-_BRIGHTEST = 255.0  # images are uint8 until the model scales them to [0, 1]
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,12 @@ class Written:
     left_out: tuple[str, ...]
 
 
-def write_model(plain: PlainModel, shape: Sequence[int], folder: Path, *, convert: bool, tensorflow: bool) -> Written:
+def write_model(plain: PlainModel, task: Task, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
     """Writes what can be written of a model.
 
     Args:
       plain: the model.
-      shape: (height, width, channel) of an image.
+      task: what it was trained for; says what the model takes and what its outputs mean.
       folder: gets `saved_model/` and `model.keras` or `model.weights.h5`.
       convert: whether TensorFlow's AutoGraph may rewrite the layers, as users' own may need.
       tensorflow: whether it is installed.
@@ -42,12 +53,12 @@ def write_model(plain: PlainModel, shape: Sequence[int], folder: Path, *, conver
     if not tensorflow:
         left_out.append("SavedModel and MLflow model: tensorflow is not installed")
     elif plain.package == "keras":
-        _from_keras3(plain.model, shape, folder / SAVED_MODEL)
+        _from_keras3(plain, task, folder / SAVED_MODEL)
     else:
-        _from_tensorflow(plain.model, shape, folder / SAVED_MODEL, convert)
+        _from_tensorflow(plain, task, folder / SAVED_MODEL, convert)
     if plain.keras is None:
         return Written(tensorflow, None, (*left_out, f"{KERAS_FILE}: {plain.why}"))
-    own = own_layers(plain.keras, plain.package)
+    own = own_layers(plain)
     if own:  # such a file would load only beside the code of these classes
         classes = ", ".join(own)
         left_out.append(f"{KERAS_FILE}: {plain.package} has no {classes}; {WEIGHTS_FILE} holds the weights")
@@ -57,45 +68,49 @@ def write_model(plain: PlainModel, shape: Sequence[int], folder: Path, *, conver
     return Written(tensorflow, KERAS_FILE, tuple(left_out))
 
 
-def own_layers(model: Any, library: str) -> list[str]:
+def own_layers(plain: PlainModel) -> list[str]:
     """Returns the names of a model's classes that its Keras does not have, in alphabetical order."""
-    layers = model._flatten_layers()
-    return sorted({type(layer).__name__ for layer in layers if not type(layer).__module__.startswith(f"{library}.")})
+    layers = plain.keras._flatten_layers()
+    own = [layer for layer in layers if not type(layer).__module__.startswith(f"{plain.package}.")]
+    return sorted({type(layer).__name__ for layer in own})
 
 
-def _from_tensorflow(model: Any, shape: Sequence[int], path: Path, convert: bool) -> None:
-    import tensorflow as tf
+def _signature(task: Task) -> dict[str, tf.TensorSpec]:
+    specs = {name: task.arrays[name] for name in task.input_names}
+    return {name: tf.TensorSpec((None, *spec.shape), spec.dtype, name=name) for name, spec in specs.items()}
 
-    signature = tf.TensorSpec((None, *shape), tf.uint8, name="image")
 
-    @tf.function(input_signature=[signature], autograph=convert)  # type: ignore[untyped-decorator]
-    def serve(image: Any) -> dict[str, Any]:
-        logits = tf.cast(model(tf.cast(image, tf.float32) / _BRIGHTEST, training=False), tf.float32)
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits), "class": tf.argmax(logits, -1)}
+def _answers(plain: PlainModel, task: Task, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns what a served model answers, by name, in float32 and integers."""
+    xp = namespace.of(ops)
+    outputs = plain.model(task.inputs(xp, arrays), training=False)
+    if isinstance(outputs, Mapping):
+        outputs = {name: xp.cast(each, "float32") for name, each in outputs.items()}
+    else:
+        outputs = xp.cast(outputs, "float32")
+    return task.predictions(xp, outputs)
+
+
+def _from_tensorflow(plain: PlainModel, task: Task, path: Path, convert: bool) -> None:
+    def answer(**arrays: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = _answers(plain, task, tf, arrays)
+        return {name: tf.cast(each, tf.int64) if each.dtype.is_integer else each for name, each in found.items()}
 
     served = tf.Module()
-    served.weights = list(model.variables)  # what the function reads must be held by what is saved
-    served.serve = serve
+    served.weights = list(plain.model.variables)  # type: ignore[attr-defined]  # what is read must be held by what is saved
+    served.answer = tf.function(answer, autograph=convert)
+    serve = served.answer.get_concrete_function(**_signature(task))
     tf.saved_model.save(served, str(path), signatures={"serving_default": serve})
 
 
-def _from_keras3(model: Any, shape: Sequence[int], path: Path) -> None:
+def _from_keras3(plain: PlainModel, task: Task, path: Path) -> None:
     """Writes a Keras 3 model of the JAX backend: XLA's own program in a TensorFlow function."""
-    import keras
-    import tensorflow as tf
 
-    def serve(image: Any) -> dict[str, Any]:
-        scaled = keras.ops.cast(image, "float32") / _BRIGHTEST
-        logits = keras.ops.cast(model(scaled, training=False), "float32")
-        return {
-            "logits": logits,
-            "probabilities": keras.ops.softmax(logits),
-            "class": keras.ops.cast(keras.ops.argmax(logits, -1), "int32"),
-        }
+    def answer(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return _answers(plain, task, jax.numpy, arrays)
 
     archive = keras.export.ExportArchive()
-    archive.track(model)
-    image = tf.TensorSpec((None, *shape), tf.uint8, name="image")
+    archive.track(plain.model)
     platforms = {"native_serialization_platforms": ("cpu", "cuda")}  # else it runs where it was written alone
-    archive.add_endpoint("serve", serve, input_signature=[image], jax2tf_kwargs=platforms)
+    archive.add_endpoint("serve", answer, input_signature=[_signature(task)], jax2tf_kwargs=platforms)
     archive.write_out(str(path), verbose=False)
