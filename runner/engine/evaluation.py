@@ -65,7 +65,7 @@ def evaluate(
 
 
 class _Sums(Generic[T]):
-    """Sums over the batches so far: float64, int64 for whole numbers."""
+    """Float64 sums over the batches so far."""
 
     def __init__(self, task: Task, to_host: Callable[[T], Array], *, keep_outputs: bool) -> None:
         self._task, self._to_host, self._keeps = task, to_host, keep_outputs
@@ -82,10 +82,9 @@ class _Sums(Generic[T]):
         self._loss += float(np.where(weights > 0, self._to_host(result.loss), 0.0).sum(dtype=np.float64))
         self._weight += float(weights.sum(dtype=np.float64))
         self._examples += int(real.sum())
-        for name, value in result.totals.items():
-            total = self._to_host(value)
-            total = total.astype(np.float64 if np.issubdtype(total.dtype, np.floating) else np.int64)
-            self._totals[name] = self._totals[name] + total if name in self._totals else total
+        totals = {name: self._to_host(value).astype(np.float64) for name, value in result.totals.items()}
+        for name, added in self._task.addends(totals).items():
+            self._totals[name] = self._totals[name] + added if name in self._totals else added
         if self._keeps:
             self._keep(np.asarray(self._to_host(result.outputs), np.float32)[real])
 
@@ -99,8 +98,8 @@ class _Sums(Generic[T]):
     def evaluation(self) -> Evaluation:
         """Returns the sums as metrics."""
         metrics = {LOSS: self._loss / self._weight if self._weight else 0.0}
-        totals = self._totals | {LOSS: np.float64(self._loss), WEIGHT: np.float64(self._weight)}
+        totals = self._totals | {LOSS: np.asarray(self._loss), WEIGHT: np.asarray(self._weight)}
         if self._examples:
             metrics |= self._task.summary(self._totals)
         outputs = np.concatenate(self._outputs) if self._outputs else np.zeros((0,), np.float32)
-        return Evaluation(metrics, self._examples, {k: np.asarray(v) for k, v in totals.items()}, outputs)
+        return Evaluation(metrics, self._examples, totals, outputs)

@@ -15,7 +15,10 @@ from runner.config.schema import (
     RunConfig,
     ScheduleConfig,
 )
-from runner.engine.base import HostBatches
+from runner.config.schema_task import TaskConfig
+from runner.data.base import WEIGHT, Array, ArraySpec
+from runner.engine.base import DataSpec, HostBatches
+from runner.task import make_task
 
 STEPS = 50
 CLASSES = 10
@@ -55,10 +58,26 @@ def config(
     **options: Any,
 ) -> RunConfig:
     """Returns a config of the MLP 784-128-10 on a mesh, as the checks leave one."""
-    layout = LayoutConfig(inputs={"image": ["batch", None, None, None], "label": ["batch"]})
-    made = RunConfig(mesh=MeshConfig(axes=axes), layout=layout, optimizer=optimizer or OPTIMIZERS["adam"])
+    made = RunConfig(mesh=MeshConfig(axes=axes), layout=LayoutConfig(), optimizer=optimizer or OPTIMIZERS["adam"])
     made.model = ModelConfig(target, options or {"hidden": [128], "activation": "tanh"})
+    made.dataset.batch_size = BATCH
     return made
+
+
+def data(shape: tuple[int, ...] = INPUT_SHAPE, classes: int = CLASSES) -> DataSpec:
+    """Returns the specs of images and labels, and their task."""
+    names = tuple(map(str, range(classes)))
+    arrays = {
+        "image": ArraySpec(shape, "uint8", ("height", "width", "channel")),
+        "label": ArraySpec((), "int32", names=names),
+    }
+    return DataSpec(arrays, make_task(TaskConfig(), arrays))
+
+
+def stack(images: Array, labels: Array, weights: Array | None = None) -> HostBatches:
+    """Returns batches of images (K, B, H, W, D) and labels (K, B), of which all are real unless weights say otherwise."""
+    weights = np.ones(labels.shape, np.float32) if weights is None else weights
+    return HostBatches({"image": images, "label": labels, WEIGHT: weights}, weights, len(labels))
 
 
 def batches(steps: int = STEPS, batch: int = BATCH) -> HostBatches:
@@ -70,5 +89,4 @@ def batches(steps: int = STEPS, batch: int = BATCH) -> HostBatches:
     rows = np.resize(order, steps * batch)
     large = np.pad(np.kron(held.images, np.ones((1, 3, 3))), ((0, 0), (2, 2), (2, 2)))
     images = (large * 255 / 16).round().astype(np.uint8)[rows].reshape(steps, batch, *INPUT_SHAPE)
-    labels = held.target[rows].astype(np.int32).reshape(steps, batch)
-    return HostBatches(images, labels, np.ones((steps, batch), np.float32), steps)
+    return stack(images, held.target[rows].astype(np.int32).reshape(steps, batch))
