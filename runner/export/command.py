@@ -67,7 +67,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with heard():
         store = attach(config.tracking, saved.run.run_id)
         data = runner.data.load_run(config, saved.encoding)
-        spec = DataSpec(data.specs, make_task(config.task, data.specs))
+        task = make_task(config.task, data.specs, data.train, saved.constants)
+        spec = DataSpec(task.arrays, task)
         examples = _examples(data.test)
         outputs = _outputs(config, saved, spec, examples, folder / "runner.log")
         with folders.making(target) as making:

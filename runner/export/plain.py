@@ -81,6 +81,5 @@ def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Pla
 
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
     model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build(stock=True)
-    for path, variable in jax.Names(model).variables.items():
-        variable.assign(values[path])
+    jax.assign(model, values)
     return PlainModel(model, model, "keras")

@@ -33,9 +33,10 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset is not there and can't be fetched.
     """
-    data = runner.data.load(config.dataset, config.trainer.seed)
+    data = runner.data.load_run(config)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
-    spec = DataSpec(data.specs, make_task(config.task, data.specs))
+    task = make_task(config.task, data.specs, data.train)
+    spec = DataSpec(task.arrays, task)
     engine = make_engine(on_cpu(config), spec, 1, planning=True)
     engine.build()
     cache_on_device(engine, data.train)

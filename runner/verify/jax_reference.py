@@ -15,7 +15,9 @@ import numpy as np
 
 from runner.arrays import Tensor
 from runner.data.base import Array
-from runner.engine.jax.adapter import Keras3Factory, Names, check_model, layer_outputs
+from runner.engine.jax.adapter import Keras3Factory, check_model
+from runner.engine.jax.layer_outputs import layer_outputs
+from runner.engine.jax.names import Names
 from runner.model import scope
 from runner.optim.stock import stock_optimizer
 from runner.task import namespace

@@ -45,7 +45,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     for warning in cautions.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
-        data = runner.data.load(config.dataset)
+        data = runner.data.load_run(config)
         command = shlex.join(["python", "-m", "runner.verify", *as_typed(HydraConfig.get().overrides.task)])
         with recorded(open_run(config, content, command, "verify-"), console) as tracker:
             tracker.log_artifact(folder / "config.yaml")

@@ -16,7 +16,7 @@ from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.workers import opened
 from runner.engine.base import DataSpec, HostBatches
 from runner.task import make_task
-from runner.training.feed import StepsPerCall, epoch_plan
+from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
 from runner.training.lengths import check_verified, epoch_steps, total_steps
 
 _REQUEST, _BATCHES = "request.json", "batches.npz"
@@ -74,21 +74,21 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
       DataError: an example can't be read.
     """
     check_verified(config, data.train)
-    task = make_task(config.task, data.specs)
-    size = data.train.size
+    task, size = make_task(config.task, data.specs, data.train), data.train.size
     per_epoch = epoch_steps(config, size)
-    epochs: list[dict[str, Array]] = []
+    epochs: list[HostBatches] = []
     left, epoch = config.verify.steps, 0
     with opened(config.dataset, config.trainer.seed) as workers:
-        reader = workers.reader(data.train)
+        examples = Examples(data.train, task, workers.reader(data.train))
         while left:
             steps = min(per_epoch, left)
             plan = epoch_plan(config, size, epoch, steps)
-            epochs.append({**reader.read(epoch, plan.indices), WEIGHT: plan.weights})
+            epochs.append(examples.read(drawn_epoch(config, epoch), plan.indices, plan.weights))
             left, epoch = left - steps, epoch + 1
-    arrays = {name: np.concatenate([each[name] for each in epochs]) for name in epochs[0]}
-    batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
-    return Request(config, DataSpec(data.specs, task), total_steps(config, size), batches)
+    arrays = {name: np.concatenate([each.arrays[name] for each in epochs]) for name in epochs[0].arrays}
+    weights = np.concatenate([each.weights for each in epochs])
+    batches = HostBatches(arrays, weights, config.verify.steps)
+    return Request(config, DataSpec(task.arrays, task), total_steps(config, size), batches)
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -96,6 +96,7 @@ def write_request(folder: Path, request: Request) -> None:
     content = {
         "config": asdict(request.config),
         "arrays": {name: asdict(spec) for name, spec in request.data.arrays.items()},
+        "constants": request.data.task.constants,
         "total_steps": request.total_steps,
     }
     (folder / _REQUEST).write_text(json.dumps(content))
@@ -112,7 +113,8 @@ def read_request(folder: Path) -> Request:
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(content["config"])))
     assert isinstance(config, RunConfig)
     specs = {name: _spec(fields) for name, fields in content["arrays"].items()}
-    task, arrays = make_task(config.task, specs), read_arrays(folder / _BATCHES)
+    task = make_task(config.task, specs, constants=content["constants"])
+    arrays = read_arrays(folder / _BATCHES)
     batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
     return Request(config, DataSpec(specs, task), content["total_steps"], batches)
 
