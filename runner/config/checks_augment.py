@@ -1,0 +1,168 @@
+"""Checks of `dataset.augment` and of the workers. A step of a user's own is checked by reading its source."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from dataclasses import fields
+
+from runner.config.checks_values import one_of
+from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.config.schema_augment import ON, STEPS, Color, RandomResizedCrop, StepOptions, required
+from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.model import definition
+
+WORKER_KINDS = ("auto", "thread", "process")
+_GIVEN = ("arrays", "rng")  # what a step of a user's own is called with, in this order
+_SHARES = ("probability", "center")  # above 0, at most 1
+_NOT_BELOW_0 = ("brightness", "contrast", "saturation", "degrees")
+
+
+def check(config: DatasetConfig) -> None:
+    """Checks the steps of augmentation, and who makes the examples.
+
+    Raises:
+      ConfigError: an unknown step or option, a value out of range, a callable that is not there, or worker processes
+        without Grain.
+    """
+    for place, step in enumerate(config.augment):
+        key = f"dataset.augment[{place}]"
+        if bool(step.name) == bool(step.target):
+            raise refuse(
+                key,
+                step.name or "{}",
+                allowed=f"a step has either a name, one of {', '.join(STEPS)}, or a _target_",
+                mend="write dataset.augment=[{name: flip}]",
+            )
+        if step.target:
+            _check_own(key, step)
+        else:
+            one_of(f"{key}.name", step.name, list(STEPS))
+            _check_options(key, step, STEPS[step.name])
+    one_of("dataset.worker_kind", config.worker_kind, WORKER_KINDS)
+    if config.workers is not None and config.workers < 0:
+        raise refuse("dataset.workers", config.workers, allowed="at least 0", mend="leave it out: as many as cores")
+    if config.worker_kind == "process":
+        if config.workers == 0:
+            raise refuse("dataset.workers", 0, allowed="at least 1 process", mend="set dataset.worker_kind=auto")
+        if importlib.util.find_spec("grain") is None:
+            raise refuse(
+                "dataset.worker_kind",
+                "process",
+                allowed="it needs grain, which is not installed",
+                mend="pip install -e '.[grain]', or set dataset.worker_kind=thread",
+            )
+
+
+def options(step: AugmentConfig) -> StepOptions:
+    """Returns the typed options of a built-in step that `check` has passed."""
+    kind = STEPS[step.name]
+    pairs = {spec.name for spec in fields(kind) if isinstance(spec.default, tuple)}
+    return kind(**{key: tuple(value) if key in pairs else value for key, value in step.options.items()})
+
+
+def _check_options(key: str, step: AugmentConfig, kind: type[StepOptions]) -> None:
+    known = [spec.name for spec in fields(kind)]
+    for name, value in step.options.items():
+        if name not in known:
+            takes = f"{step.name} takes {', '.join(known) or 'no options'}"
+            raise ConfigError(f"{key}.{name} is refused: {takes}; {did_you_mean(name, known)}")
+        _check_value(f"{key}.{name}", name, value, kind)
+    for name in required(kind):
+        if name not in step.options:
+            example = f"{{name: {step.name}, {name}: [224,224]}}"
+            raise ConfigError(f"{key}.{name} is refused: it has no value and {step.name} needs it; write {example}")
+
+
+def _check_value(key: str, name: str, value: object, kind: type[StepOptions]) -> None:
+    if name == "size":
+        if value is None and name not in required(kind):
+            return
+        good, allowed = _numbers(value, whole=True) and min(value) >= 1, "[height, width], each at least 1"  # type: ignore[type-var,call-overload]
+    elif name == "padding":
+        good, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "at least 0"
+    elif name == "direction":
+        good, allowed = value in ("horizontal", "vertical", "both"), "one of horizontal, vertical, both"
+    elif name in ("scale", "ratio"):
+        top = 1.0 if name == "scale" else float("inf")
+        good = _numbers(value) and 0 < value[0] <= value[1] <= top  # type: ignore[index]
+        allowed = f"[least, largest], above 0{' and at most 1' if name == 'scale' else ''}"
+    elif name in _SHARES:
+        good, allowed = _number(value) and 0 < value <= 1, "a number above 0 and at most 1"  # type: ignore[operator]
+    elif name == "hue":
+        good, allowed = _number(value) and 0 <= value <= 0.5, "a number from 0 to 0.5"  # type: ignore[operator]
+    elif name in _NOT_BELOW_0:
+        good, allowed = _number(value) and 0 <= value < float("inf"), "a number of at least 0"  # type: ignore[operator]
+    else:
+        good, allowed = _number(value) and 0 < value < float("inf"), "a number above 0"  # type: ignore[operator]
+    if not good:
+        defaults = {spec.name: spec.default for spec in fields(kind)}
+        example = "[224,224]" if name == "size" else _example(kind, name, defaults[name])
+        raise refuse(key, value, allowed=allowed, mend=f"write {name}: {example}")
+
+
+def _example(kind: type[StepOptions], name: str, default: object) -> object:
+    if kind is Color:
+        return 0.1
+    if kind is RandomResizedCrop and isinstance(default, tuple):
+        return [0.08, 1.0] if name == "scale" else [0.75, 1.33]
+    return default
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def _numbers(value: object, *, whole: bool = False) -> bool:
+    kinds = int if whole else (int, float)
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(one, kinds) and _number(one) for one in value)
+    )
+
+
+def _check_own(key: str, step: AugmentConfig) -> None:
+    where, mend = f"{key}._target_", "name a function as package.module.function"
+    module, _, name = step.target.rpartition(".")
+    if not module or not all(part.isidentifier() for part in step.target.split(".")):
+        raise refuse(where, step.target, allowed="an import path with a dot", mend=mend)
+    try:
+        found = definition.find(step.target)
+    except definition.UnreadableError as error:
+        raise refuse(where, step.target, allowed=str(error), mend="mend it") from error
+    if found.kind == "no module":
+        raise refuse(where, step.target, allowed=f"there is no module {found.where}", mend=mend)
+    if found.kind == "missing":
+        raise refuse(
+            where, step.target, allowed=f"module {module} has no {name!r}", mend=did_you_mean(name, found.names)
+        )
+    if found.kind == "value":
+        raise refuse(where, step.target, allowed=f"{name} is not callable", mend=mend)
+    on = step.options.get(ON, "train")
+    if on not in ("train", "all"):
+        raise refuse(f"{key}.{ON}", on, allowed="train or all", mend=f"write {ON}: all")
+    if found.arguments is not None:
+        _check_signature(key, step, found.arguments)
+
+
+def _check_signature(key: str, step: AugmentConfig, arguments: ast.arguments) -> None:
+    by_place = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    names = [*by_place, *(one.arg for one in arguments.kwonlyargs)]
+    if len(by_place) < len(_GIVEN) and arguments.vararg is None:
+        raise refuse(
+            f"{key}._target_",
+            step.target,
+            allowed=f"it is called with (arrays, rng, **options) and takes ({', '.join(names)})",
+            mend="write def step(arrays, rng): return arrays",
+        )
+    known = names[len(_GIVEN) :]
+    for name in step.options:
+        if name != ON and name not in known and arguments.kwarg is None:
+            takes = f"{step.target} takes {', '.join(known) or 'no options'}"
+            raise ConfigError(f"{key}.{name} is refused: {takes}; {did_you_mean(name, known)}")
+    needed = by_place[: len(by_place) - len(arguments.defaults)][len(_GIVEN) :]
+    needed += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
+    for name in needed:
+        if name not in step.options:
+            raise ConfigError(f"{key}.{name} is refused: it has no value and {step.target} needs it; write {name}: ...")

@@ -1,0 +1,217 @@
+"""Grain's worker processes, each of which makes the examples that it is asked for.
+
+A Grain dataset is a stream, and ours are asked for by rows: so each worker's stream are the answers to what comes by
+a socket of its own. Grain starts the processes, brings the arrays back by shared memory and tells when one is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Client, Connection, Listener, wait
+
+import cloudpickle
+import grain
+from absl import flags
+
+from runner.config.errors import DataError
+from runner.data.augment import Augmented, name_of
+from runner.data.base import Array, Rows
+from runner.data.workers import make
+
+_MADE, _FAILED = "made", "failed"
+_HERE = {"rows", "epoch"}
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a worker is asked for.
+
+    Attributes:
+      number: of the source.
+      source: pickled, the first time that this worker is asked for it; from the process that started the worker.
+      epoch: whose draws are taken.
+      rows: of the examples.
+    """
+
+    number: int
+    source: bytes | None
+    epoch: int
+    rows: Rows
+
+
+class _Answers(grain.DatasetIterator):  # type: ignore[misc]
+    """In the worker: takes a request, makes its examples."""
+
+    def __init__(self, address: str, key: bytes) -> None:
+        super().__init__()
+        self._place = (address, key)
+        self._connection: Connection | None = None
+        self._sources: dict[int, Augmented] = {}
+
+    def __next__(self) -> dict[str, object]:
+        try:
+            if self._connection is None:
+                self._connection = Client(self._place[0], authkey=self._place[1])
+            request: _Request = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise StopIteration from error
+        try:
+            if request.source is not None:
+                self._sources[request.number] = cloudpickle.loads(request.source)
+            source = self._sources[request.number]
+            return {_MADE: _made(source, request.epoch, request.rows)}
+        except Exception as error:  # told as a value: an exception would end the worker
+            text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+            return {_FAILED: " ".join(text.split())}
+
+    def get_state(self) -> dict[str, int]:
+        """Nothing: what is asked for is the parent's."""
+        return {}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Nothing to set."""
+
+
+class _Stream(grain.IterDataset):  # type: ignore[misc]
+    """A worker's answers, as Grain sends it to the worker."""
+
+    def __init__(self, address: str, key: bytes) -> None:
+        super().__init__()
+        self._place = (address, key)
+
+    def __iter__(self) -> _Answers:
+        return _Answers(*self._place)
+
+
+def _made(source: Augmented, epoch: int, rows: Rows) -> dict[str, Array]:
+    import numpy as np
+
+    made = {name: np.empty((len(rows), *spec.shape), spec.dtype) for name, spec in source.specs.items()}
+    make(source, epoch, rows, made)
+    return made
+
+
+class _Worker:
+    """One process; asked by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+        self._listener = Listener(family="AF_UNIX", authkey=self._key)
+        self._connection: Connection | None = None
+        self._known: set[int] = set()
+        options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
+        stream = _Stream(str(self._listener.address), self._key)
+        self._answers = iter(stream.mp_prefetch(options, worker_init_fn=_begin))
+
+    def ask(self, number: int, pickled: bytes, epoch: int, rows: Rows) -> Mapping[str, object]:
+        """Returns a worker's answer.
+
+        Raises:
+          RuntimeError: it died.
+        """
+        request = _Request(number, None if number in self._known else pickled, epoch, rows)
+        if self._connection is None:
+            threading.Thread(target=self._accept, args=(request,), daemon=True).start()
+        else:
+            try:
+                self._connection.send(request)
+            except OSError:
+                pass  # it died: Grain tells how
+        answer: Mapping[str, object] = next(self._answers)
+        self._known.add(number)
+        return answer
+
+    def _accept(self, request: _Request) -> None:
+        try:
+            self._connection = self._listener.accept()
+            self._connection.send(request)
+        except (OSError, EOFError):
+            pass  # closed, or it died: Grain tells how
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._connection is not None:
+            self._connection.close()
+        self._listener.close()
+        self._answers.close()
+
+
+class Processes:
+    """Worker processes, started when they are first asked; each makes a few examples at a time."""
+
+    def __init__(self, count: int) -> None:
+        if not flags.FLAGS.is_parsed():
+            flags.FLAGS.mark_as_parsed()  # Grain's workers read its flags, which a program without absl never parses
+        self._workers = [_Worker() for _ in range(count)]
+        self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+        self._pickled: list[tuple[Augmented, bytes]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def can_take(self, source: Augmented) -> str:
+        """Returns why a source can't be handed to another process; empty where it can."""
+        try:
+            self._number(source)
+        except Exception as error:  # whatever an object's own pickling raises
+            return " ".join(f"{type(error).__name__}: {error}".split())
+        return ""
+
+    def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
+        """Has a free worker make examples.
+
+        Raises:
+          DataError: one can't be made, or the worker died.
+        """
+        worker, number = self._free.get(), self._number(source)
+        try:
+            answer = worker.ask(number, self._pickled[number][1], epoch, rows)
+        except (RuntimeError, StopIteration, OSError, ValueError) as error:
+            names = sorted({name_of(source, int(row)) for row in (rows[0], rows[-1])})
+            why = " ".join(str(error).split()).partition(". Search")[0] or "it ended"
+            raise DataError(
+                f"a worker process is gone while it made the examples from {' to '.join(names)} ({why}); if it was "
+                "killed for memory, set dataset.workers lower"
+            ) from error
+        finally:
+            self._free.put(worker)
+        if _FAILED in answer:
+            raise DataError(str(answer[_FAILED]))
+        arrays = answer[_MADE]
+        assert isinstance(arrays, Mapping)
+        for name, array in arrays.items():
+            made[name][...] = array
+
+    def close(self) -> None:
+        """Ends the processes, whatever they do."""
+        for worker in self._workers:
+            worker.close()
+
+    def _number(self, source: Augmented) -> int:
+        with self._lock:
+            for number, (known, _) in enumerate(self._pickled):
+                if known is source:
+                    return number
+            self._pickled.append((source, cloudpickle.dumps(source)))
+            return len(self._pickled) - 1
+
+
+def _begin(index: int, count: int) -> None:
+    """In a worker: leaves signals of the terminal to the parent, and ends with it however that ends."""
+    del index, count
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+
+        def end_with_parent() -> None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+        threading.Thread(target=end_with_parent, daemon=True).start()
