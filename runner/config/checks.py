@@ -6,7 +6,7 @@ import importlib.util
 import math
 from dataclasses import replace
 
-from runner import layout, mesh, metrics
+from runner import layout, mesh, metrics, task
 from runner.config import checks_data, checks_optimizer, checks_trainer
 from runner.config.checks_values import changed, finite, folder, numbers, one_of, positive, within
 from runner.config.errors import refuse
@@ -14,6 +14,7 @@ from runner.config.schema import EngineConfig, ModelConfig, RunConfig, SweepConf
 from runner.config.secrets import TRACKING, reveal
 from runner.engine.jax import environment as jax_environment
 from runner.model import target
+from runner.task import metric_directions
 from runner.tracking import uri
 
 ENGINES = ("keras_dtensor", "core_dtensor", "jax")
@@ -42,7 +43,8 @@ def check(config: RunConfig) -> None:
     _check_builder(config)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset)
-    checks_trainer.check(config.trainer)
+    task.check(config.task)
+    checks_trainer.check(config.trainer, metric_directions(config.task))
     positive("verify.steps", config.verify.steps)
     one_of("tracking.name", config.tracking.name, ("mlflow", "none"))
     if config.tracking.name == "none" and config.tracking.uri is not None:

@@ -14,12 +14,86 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `multilabel`, `regression` or `custom`.
-      target: `target` in YAML; name of the array to be predicted; null: the dataset's own, as `label`.
-      inputs: names of the arrays that the model takes; null: all that is not the target or the example weight.
-      options: what else the task's option has, as `label_smoothing`.
+      target: names of the arrays to be predicted, a name or a list in YAML; empty: the first there of `label`,
+        `labels`, `target` and `y`.
+      inputs: names of the arrays that the model takes; null: all that are neither target nor example weight.
+      example_weight: name of the array, one number an example, that the loss is multiplied by; null: none.
+      options: those of `OPTIONS`, for the task's name.
     """
 
     name: str = "classification"
-    target: str | None = None
+    target: list[str] = field(default_factory=list)
     inputs: list[str] | None = None
+    example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ClassificationOptions:
+    """One class an example, by softmax cross-entropy.
+
+    Attributes:
+      label_smoothing: share of each label that is spread over all classes.
+      class_weights: what the loss of each class's examples is multiplied by: a list in label order, class name ->
+        weight (others 1), or `balanced`: examples / (classes * examples of the class), in the train split.
+      top_k: counts an example as right in `top_<k>` where its label is among the k largest outputs; null: no such metric.
+      classes: how many there are, or their names; null: as the dataset names them, or counted in the train split.
+    """
+
+    label_smoothing: float = 0.0
+    class_weights: Any = None
+    top_k: int | None = None
+    classes: Any = None
+
+
+@dataclass
+class MultilabelOptions:
+    """Any number of labels an example, by sigmoid cross-entropy.
+
+    Attributes:
+      threshold: probability above which a label is predicted.
+      label_smoothing: share of each label that is moved to 0.5.
+    """
+
+    threshold: float = 0.5
+    label_smoothing: float = 0.0
+
+
+@dataclass
+class RegressionOptions:
+    """Numbers.
+
+    Attributes:
+      loss: a name of Keras's regression losses, as `mean_squared_error`.
+      delta: of the loss `huber`, the error from which it grows linearly.
+      standardize: trains on (target - mean) / deviation of the train split; metrics are of the target as it is.
+    """
+
+    loss: str = "mean_squared_error"
+    delta: float = 1.0
+    standardize: bool = False
+
+
+@dataclass
+class CustomOptions:
+    """A user's own loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
+
+    Attributes:
+      loss: `_target_` in YAML; import path of the loss.
+      maximize: import paths of the metrics of which more is better; a name without a dot is in the loss's module.
+      minimize: likewise, of which less is better.
+      units: size of the last dim of the model's output; null: as the target's.
+    """
+
+    loss: str = ""
+    maximize: list[str] = field(default_factory=list)
+    minimize: list[str] = field(default_factory=list)
+    units: int | None = None
+
+
+OPTIONS: dict[str, type[Any]] = {
+    "classification": ClassificationOptions,
+    "multilabel": MultilabelOptions,
+    "regression": RegressionOptions,
+    "custom": CustomOptions,
+}

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import ModelConfig
 from runner.model import definition
 
-GIVEN = ("keras", "input_shape", "num_classes")
+GIVEN = (
+    "keras",
+    "inputs",
+    "outputs",
+    "input_shape",
+    "num_classes",
+)  # a builder takes those it names
 LAYOUTS = "layouts"
 _KEY = "model._target_"
 _MEND = "name a function as package.module.function; its module lies on the Python path or in the current directory"
@@ -23,18 +29,49 @@ def check(config: ModelConfig) -> None:
     Raises:
       ConfigError: no such module or name, not callable, or options that the builder's signature refuses.
     """
-    module, _, name = config.target.rpartition(".")
-    if not module or not all(part.isidentifier() for part in config.target.split(".")):
-        raise refuse(_KEY, config.target or "''", allowed="an import path with a dot", mend=_MEND)
+    found = _found(_KEY, config.target)
+    if found.arguments is not None:
+        _check_signature(config, config.target.rpartition(".")[2], found.arguments)
+
+
+def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
+    """Checks a user's function that is called with so many arguments, in order.
+
+    Args:
+      key: the config key that names it.
+      path: import path.
+      parameters: what it is given, in words of one.
+
+    Raises:
+      ConfigError: no such module or name, not callable, or it takes others.
+    """
+    arguments = _found(key, path).arguments
+    if arguments is None:
+        return
+    taken = [*arguments.posonlyargs, *arguments.args]
+    wanted, required = len(parameters), len(taken) - len(arguments.defaults)
+    named = [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
+    if required > wanted or (len(taken) < wanted and arguments.vararg is None) or named:
+        raise refuse(
+            key,
+            path,
+            allowed=f"a function that takes {', '.join(parameters)}; this one takes "
+            f"{', '.join([*(one.arg for one in taken), *named]) or 'nothing'}",
+            mend=f"write def {path.rpartition('.')[2]}({', '.join(parameters)})",
+        )
+
+
+def _found(key: str, path: str) -> definition.Found:
+    """Returns what a path leads to, a function or what only the import can tell, which is checked as it is called."""
+    if "." not in path or not all(part.isidentifier() for part in path.split(".")):
+        raise refuse(key, path or "''", allowed="an import path with a dot", mend=_MEND)
     try:
-        found = definition.find(config.target)
+        found = definition.find(path)
     except definition.UnreadableError as error:
-        raise refuse(_KEY, config.target, allowed=str(error), mend="mend it") from error
-    if found.kind == "function":
-        assert found.arguments is not None
-        _check_signature(config, name, found.arguments)
-    elif found.kind != "unknown":  # what only the import can tell is checked before the builder is called
-        raise _refuse(config.target, found)
+        raise refuse(key, path, allowed=str(error), mend="mend it") from error
+    if found.kind not in ("function", "unknown"):
+        raise _refuse(key, path, found)
+    return found
 
 
 def takes(config: ModelConfig, name: str) -> bool:
@@ -47,20 +84,18 @@ def takes(config: ModelConfig, name: str) -> bool:
     ]
 
 
-def _refuse(path: str, found: definition.Found) -> ConfigError:
+def _refuse(key: str, path: str, found: definition.Found) -> ConfigError:
     module, _, name = path.rpartition(".")
     if found.kind == "no module":
-        return refuse(_KEY, path, allowed=f"there is no module {found.where}", mend=_MEND)
+        return refuse(key, path, allowed=f"there is no module {found.where}", mend=_MEND)
     if found.kind == "compiled":
         mend = "name a function of Python that calls it"
-        return refuse(
-            _KEY, path, allowed=f"{found.where} has no Python source that tells what {name} takes", mend=mend
-        )
+        return refuse(key, path, allowed=f"{found.where} has no Python source that tells what {name} takes", mend=mend)
     if found.kind == "value":
-        return refuse(_KEY, path, allowed=f"{name} in {found.where} is not callable", mend=_MEND)
+        return refuse(key, path, allowed=f"{name} in {found.where} is not callable", mend=_MEND)
     hint = did_you_mean(name, list(found.names))
     return refuse(
-        _KEY,
+        key,
         path,
         allowed=f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}",
         mend=hint if hint.startswith("did") else _MEND,
@@ -70,15 +105,15 @@ def _refuse(path: str, found: definition.Found) -> ConfigError:
 def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -> None:
     names = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]  # given by name
     if arguments.kwarg is None:
-        for given in GIVEN:
-            if given not in names:
-                raise refuse(
-                    _KEY,
-                    config.target,
-                    allowed=f"a builder takes {', '.join(GIVEN)}; this one takes "
-                    f"{', '.join([*(one.arg for one in arguments.posonlyargs), *names]) or 'nothing'}",
-                    mend=f"write def {name}(keras, input_shape, num_classes, ...)",
-                )
+        inputs, outputs = ("inputs", "input_shape"), ("outputs", "num_classes")
+        if "keras" not in names or not {*inputs} & {*names} or not {*outputs} & {*names}:
+            raise refuse(
+                _KEY,
+                config.target,
+                allowed=f"a builder takes keras, {' or '.join(inputs)}, and {' or '.join(outputs)}; this one takes "
+                f"{', '.join([*(one.arg for one in arguments.posonlyargs), *names]) or 'nothing'}",
+                mend=f"write def {name}(keras, inputs, outputs, ...)",
+            )
         options = [name for name in names if name not in GIVEN and name != LAYOUTS]
         for key in config.options:
             if key not in options:
@@ -140,11 +175,12 @@ def is_own(config: ModelConfig) -> bool:
     return config.target.startswith("runner.")
 
 
-def load(path: str) -> Callable[..., Any]:
-    """Imports a builder.
+def load(path: str, key: str = _KEY) -> Callable[..., Any]:
+    """Imports a builder, or another function that the config names.
 
     Args:
-      path: import path that `check` has passed.
+      path: import path that has been checked.
+      key: the config key that names it.
 
     Raises:
       ConfigError: the import fails, or what it finds is not callable.
@@ -154,8 +190,8 @@ def load(path: str) -> Callable[..., Any]:
         builder = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a user's module raises at import
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise refuse(_KEY, path, allowed=f"it does not import ({reason})", mend="mend that module") from error
+        raise refuse(key, path, allowed=f"it does not import ({reason})", mend="mend that module") from error
     if not callable(builder):
-        raise refuse(_KEY, path, allowed=f"{name} is not callable", mend=_MEND)
+        raise refuse(key, path, allowed=f"{name} is not callable", mend=_MEND)
     typed: Callable[..., Any] = builder
     return typed

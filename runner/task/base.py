@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,22 @@ from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX
 Outputs = Any  # float32: one tensor (B, ...), or tensors by name for a model of several outputs
+Cell = str | float | int | None  # of a table; None: unknown
+Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
 
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 LOSS = "loss"
+BRIGHTEST = 255.0  # of an image's bytes
+
+
+def is_bytes(spec: ArraySpec) -> bool:
+    """Tells whether an array is an image of bytes, which a step scales to [0, 1]."""
+    return spec.is_image and spec.dtype == "uint8"
+
+
+def model_dtype(spec: ArraySpec) -> str:
+    """Returns the dtype in which a model takes an array: float32 of fractions, bools and images, else its own."""
+    return "float32" if is_bytes(spec) or np.dtype(spec.dtype).kind in "bf" else spec.dtype
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Evaluation:
     Attributes:
       metrics: `loss` and the task's own, by name, in the task's order.
       examples: how many were counted.
-      totals: float64 or int64 sums over all examples by name, as `Task.totals` made them, and `loss` and `weight`.
+      totals: float64 sums over all batches by name, of what `Task.addends` made, and `loss` and `weight`.
       outputs: float32 (examples, ...), the model's, in the split's order; empty where they were not kept.
     """
 
@@ -59,12 +73,12 @@ class Report:
     """What a task shows of an evaluation.
 
     Attributes:
-      files: file name -> what writes it, as `confusion.png`.
+      files: file name -> what writes it to a path, as `confusion.png`.
       tables: title -> (column names, rows), which `runner.evaluate` prints; numbers as numbers, None for unknown.
     """
 
-    files: Mapping[str, Any]
-    tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]]
+    files: Mapping[str, Callable[[Path], None]]
+    tables: Mapping[str, Table]
 
 
 class Task(ABC):
@@ -74,11 +88,13 @@ class Task(ABC):
     traced: what they compute is a function of their arguments alone, elementwise over the examples but for `totals`.
 
     Attributes:
-      arrays: specs of a batch's arrays by name.
+      arrays: specs of the arrays that a batch must have, by name; not those of a dataset that the task does not read.
       input_names: of the arrays that the model takes.
       outputs: what the model must give.
       directions: each metric of an evaluation, `loss` first -> `maximize` or `minimize`, whichever is better.
       step_metrics: names of what `metrics` returns, beside the loss that every step has.
+      constants: numbers that were computed from the train split, as JSON has them. A checkpoint keeps them, since a
+        run that is evaluated on other data computes with those that it was trained with.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -86,6 +102,7 @@ class Task(ABC):
     outputs: OutputSpec
     directions: Mapping[str, str]
     step_metrics: tuple[str, ...]
+    constants: Mapping[str, Sequence[float]]
 
     def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
@@ -98,17 +115,16 @@ class Task(ABC):
         return taken if len(taken) > 1 else taken[self.input_names[0]]
 
     def _scaled(self, ops: Namespace, name: str, array: Tensor) -> Tensor:
-        """Returns float32 in [0, 1] of the bytes of an image, and everything else as it is."""
+        """Returns float32 of any fractions, in [0, 1] of the bytes of an image; and whole numbers as they are."""
         spec = self.arrays[name]
-        return ops.cast(array, "float32") / 255.0 if spec.is_image and spec.dtype == "uint8" else array
+        if is_bytes(spec):
+            return ops.cast(array, "float32") / BRIGHTEST
+        return array if model_dtype(spec) == spec.dtype else ops.cast(array, model_dtype(spec))
 
     def input_specs(self) -> dict[str, ArraySpec]:
-        """Returns the specs of what the model takes, by name: images are float32 there."""
+        """Returns the specs of what the model takes, by name, with the dtypes that it takes them in."""
         specs = {name: self.arrays[name] for name in self.input_names}
-        return {
-            name: ArraySpec(s.shape, "float32", s.dims, s.names) if s.is_image and s.dtype == "uint8" else s
-            for name, s in specs.items()
-        }
+        return {name: replace(spec, dtype=model_dtype(spec)) for name, spec in specs.items()}
 
     def weights(self, batch: Batch) -> Array:
         """Returns float32 (..., B), what each example counts for in the means of a step: its terms of the loss.
@@ -133,11 +149,23 @@ class Task(ABC):
 
     @abstractmethod
     def totals(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns arrays by name that are added up over the batches of an evaluation; padding counts for nothing."""
+        """Returns float32 arrays by name of a batch, for `addends`; padding counts for nothing."""
+
+    def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns what is added up over the batches of an evaluation.
+
+        Args:
+          totals: of one batch, float64, on the host.
+        """
+        return dict(totals)
 
     @abstractmethod
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the metrics beside `loss` of sums over all examples, in the order of `directions`."""
+        """Returns the metrics beside `loss`, in the order of `directions`.
+
+        Args:
+          totals: sums over all batches of what `addends` gave.
+        """
 
     @abstractmethod
     def check(self, shape: Sequence[int | None]) -> None:
@@ -151,12 +179,13 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def report(self, evaluation: Evaluation, source: DataSource) -> Report:
+    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns pictures and tables of an evaluation.
 
         Args:
-          evaluation: of every example of the split; its outputs may be empty.
+          evaluation: of the split's examples, from the first on; its outputs may be empty.
           source: the split.
+          split: its name, for titles.
         """
 
     def cautions(self, outputs: Array) -> list[str]:

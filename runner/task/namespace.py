@@ -238,8 +238,9 @@ def _of_numpy(numpy: Any) -> Namespace:
         "softmax": lambda x: np.exp(log_softmax(x)),
         "log_softmax": log_softmax,
         "logsumexp": logsumexp,
-        "sparse_cross_entropy": lambda labels, logits: logsumexp(logits)
-        - np.sum(logits * one_hot(labels, np.shape(logits)[-1]), -1),
+        "sparse_cross_entropy": lambda labels, logits: (
+            logsumexp(logits) - np.sum(logits * one_hot(labels, np.shape(logits)[-1]), -1)
+        ),
     }
     return _like_numpy(numpy, "numpy", own)
 

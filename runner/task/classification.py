@@ -1,0 +1,346 @@
+"""One class an example: softmax cross-entropy on logits, accuracy, the confusion matrix, what is got wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runner.config.checks_values import within
+from runner.config.errors import did_you_mean, refuse
+from runner.config.schema_task import ClassificationOptions, TaskConfig
+from runner.data.base import Array, ArraySpec, DataSource
+from runner.host.late import late
+from runner.metrics import MAXIMIZE
+from runner.task.base import Evaluation, OutputSpec, Report, Table, Tensor
+from runner.task.checks import check_output, not_logits
+from runner.task.namespace import Namespace
+from runner.task.supervised import Supervised, as_vector, counted, holds_columns, is_real, needed, read_columns, roles
+
+if TYPE_CHECKING:
+    from runner.task import pictures
+else:
+    pictures = late("runner.task.pictures")
+
+_MOST_CONFUSED = 1000  # classes of which a batch's whole confusion matrix is counted
+_MOST_WRONG = 24  # examples that are shown
+_BALANCED = "balanced"
+
+
+def directions(options: ClassificationOptions) -> dict[str, str]:
+    """Returns the metrics of an evaluation beside the loss, each with its better direction."""
+    top = {} if options.top_k is None else {f"top_{options.top_k}": MAXIMIZE}
+    return {"accuracy": MAXIMIZE, **top}
+
+
+def of_steps(options: ClassificationOptions) -> tuple[str, ...]:
+    """Returns the metrics of a training step beside the loss."""
+    del options
+    return ("accuracy",)
+
+
+def check(options: ClassificationOptions) -> None:
+    """Checks options, without a dataset.
+
+    Raises:
+      ConfigError: a value that can't work.
+    """
+    within("task.label_smoothing", options.label_smoothing, 0.0, 1.0)
+    classes, weights, key = options.classes, options.class_weights, "task.class_weights"
+    count = len(classes) if isinstance(classes, list) else classes
+    if count is not None and not (isinstance(count, int) and not isinstance(count, bool) and count >= 2):
+        raise refuse(
+            "task.classes", classes, allowed="how many there are, 2 or more, or their names", mend="set it to 10"
+        )
+    if isinstance(classes, list) and len(set(map(str, classes))) < len(classes):
+        raise refuse("task.classes", classes, allowed="names that differ", mend="drop one of the equal ones")
+    if options.top_k is not None and (options.top_k < 2 or (count is not None and options.top_k >= count)):
+        most = "" if count is None else f", below the {count} classes"
+        raise refuse("task.top_k", options.top_k, allowed=f"2 or more{most}", mend="set task.top_k=5, or leave it out")
+    if weights is None or weights == _BALANCED:
+        return
+    if not isinstance(weights, list | dict):
+        allowed = "a list of a weight a class, {name: weight}, balanced or null"
+        raise refuse(key, weights, allowed=allowed, mend=f"set {key}=balanced")
+    values = dict(enumerate(weights)) if isinstance(weights, list) else weights
+    for name, weight in values.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise refuse(f"{key}.{name}", weight, allowed="a number of at least 0", mend="set it to 1.0")
+
+
+class Classification(Supervised):
+    """One class an example, of integer labels, or of a probability a class, as a mixture of examples has.
+
+    Shapes: B examples, C classes.
+
+    Attributes:
+      class_names: in label order.
+    """
+
+    def __init__(
+        self,
+        config: TaskConfig,
+        options: ClassificationOptions,
+        arrays: Mapping[str, ArraySpec],
+        train: DataSource | None,
+        constants: Mapping[str, Sequence[float]],
+    ) -> None:
+        """Takes what `runner.task.make_task` does, with the options typed."""
+        super().__init__(roles(config, arrays), arrays, directions(options))
+        if len(self.target_names) != 1:
+            raise refuse(
+                "task.target",
+                list(self.target_names),
+                allowed="one array of classes",
+                mend="name one, or set task=multilabel or task=regression",
+            )
+        self._target, self._options = self.target_names[0], options
+        self._is_soft = self._check_target(arrays[self._target])
+        self.class_names = self._names(arrays[self._target], train, constants)
+        self.outputs = OutputSpec(len(self.class_names), self.class_names)
+        self.step_metrics = of_steps(options)
+        weights = self._class_weights(train, constants)
+        self._weights = None if weights is None else np.asarray(weights, np.float32)
+        self.constants = {"classes": [len(self.class_names)]} | ({} if weights is None else {"class_weights": weights})
+
+    def _check_target(self, spec: ArraySpec) -> bool:
+        """Returns whether the target is a probability a class."""
+        whole, size = np.dtype(spec.dtype).kind in "biu", int(np.prod(spec.shape))
+        if len(spec.shape) <= 1 and (whole or size > 1):
+            return size > 1
+        raise refuse(
+            "task.target",
+            self._target,
+            allowed="whole numbers, one an example, or one number a class; this array is "
+            f"{spec.dtype} of shape {list(spec.shape)}",
+            mend="store the class's number, or set task=regression",
+        )
+
+    def _names(
+        self, spec: ArraySpec, train: DataSource | None, constants: Mapping[str, Sequence[float]]
+    ) -> tuple[str, ...]:
+        classes = self._options.classes
+        if isinstance(classes, list):
+            names = tuple(map(str, classes))
+        elif classes is not None:
+            names = tuple(map(str, range(int(classes))))
+        elif spec.names:
+            names = tuple(spec.names)
+        elif self._is_soft:
+            names = tuple(map(str, range(spec.shape[0])))
+        elif "classes" in constants:
+            names = tuple(map(str, range(int(constants["classes"][0]))))
+        else:
+            return self._counted_names(train)
+        if self._is_soft and len(names) != spec.shape[0]:
+            raise refuse(
+                "task.classes", classes, allowed=f"{spec.shape[0]}, as array {self._target} has", mend="leave it out"
+            )
+        if len(names) < 2:
+            raise refuse("task.classes", classes, allowed="at least 2 classes", mend="set task.classes=2")
+        if classes is not None and train is not None and not self._is_soft and holds_columns(train):
+            self._check_labels(read_columns(train, [self._target])[self._target], len(names))
+        return names
+
+    def _counted_names(self, train: DataSource | None) -> tuple[str, ...]:
+        """Returns numbers as names, as many as the train split's labels need."""
+        if train is None or not holds_columns(train):
+            raise refuse(
+                "task.classes",
+                None,
+                allowed=f"array {self._target} names none",
+                mend="say how many, as task.classes=10",
+            )
+        labels = read_columns(train, [self._target])[self._target]
+        count = max(int(labels.max(initial=0)) + 1, 2)
+        self._check_labels(labels, count)
+        return tuple(map(str, range(count)))
+
+    def _check_labels(self, labels: Array, count: int) -> None:
+        low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
+        if low < 0 or high >= count:
+            raise refuse(
+                "task.target",
+                self._target,
+                allowed=f"labels from 0 to {count - 1}, the train split has {low if low < 0 else high}",
+                mend="store the classes' numbers from 0 on, or set task.classes to how many there are",
+            )
+
+    def _class_weights(
+        self, train: DataSource | None, constants: Mapping[str, Sequence[float]]
+    ) -> Sequence[float] | None:
+        """Returns one weight a class; None: all are 1."""
+        key, given, names = "task.class_weights", self._options.class_weights, self.class_names
+        if given is None:
+            return None
+        if given == _BALANCED:
+            if "class_weights" in constants:
+                return constants["class_weights"]
+            labels = read_columns(needed(key, given, train), [self._target])[self._target]
+            examples = labels.sum(0) if self._is_soft else np.bincount(labels.reshape(-1), minlength=len(names))
+            there = examples > 0
+            found = examples.sum() / (there.sum() * np.where(there, examples, 1))
+            return [float(weight) if is_there else 1.0 for weight, is_there in zip(found, there, strict=True)]
+        if isinstance(given, dict):
+            for name in given:
+                if str(name) not in names:
+                    raise refuse(
+                        f"{key}.{name}", given[name], allowed="no such class", mend=did_you_mean(str(name), names)
+                    )
+            named = {str(name): float(weight) for name, weight in given.items()}
+            return [named.get(name, 1.0) for name in names]
+        if len(given) != len(names):
+            raise refuse(key, given, allowed=f"{len(names)} weights, one a class", mend="write one for each")
+        return [float(weight) for weight in given]
+
+    def _label(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns int32 (B,), the likeliest class where a label is a probability a class."""
+        if self._is_soft:
+            return ops.argmax(batch[self._target], -1)
+        return ops.cast(as_vector(ops, batch[self._target]), "int32")
+
+    def _probabilities(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, C), not smoothed."""
+        if self._is_soft:
+            return ops.cast(batch[self._target], "float32")
+        return ops.one_hot(self._label(ops, batch), len(self.class_names))
+
+    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's cross-entropy (B,) in nats, times the weights of its class and its own."""
+        smoothing, classes = self._options.label_smoothing, len(self.class_names)
+        if self._is_soft or smoothing:
+            label_bc = self._probabilities(ops, batch) * (1.0 - smoothing) + smoothing / classes
+            loss_b = ops.cross_entropy(label_bc, outputs)
+        else:
+            loss_b = ops.sparse_cross_entropy(self._label(ops, batch), outputs)
+        if self._weights is not None:
+            loss_b = loss_b * ops.sum(self._probabilities(ops, batch) * self._weights, axis=-1)
+        return self._weighted(ops, loss_b, batch)
+
+    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns whether each example was got right, 1 or 0."""
+        return {"accuracy": ops.cast(ops.equal(ops.argmax(outputs, -1), self._label(ops, batch)), "float32")}
+
+    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the confusion matrix (C, C), rows are labels; of many classes its diagonal and sums alone."""
+        label_b, classes = self._label(ops, batch), len(self.class_names)
+        label_bc, predicted_bc = ops.one_hot(label_b, classes), ops.one_hot(ops.argmax(outputs, -1), classes)
+        real_b1 = is_real(ops, batch, 2)
+        label_bc = ops.where(real_b1, label_bc, ops.zeros_like(label_bc))
+        found: dict[str, Tensor] = {}
+        if classes <= _MOST_CONFUSED:
+            found["confusion"] = ops.matmul(ops.transpose(label_bc), predicted_bc)
+        else:
+            found["right"] = ops.sum(label_bc * predicted_bc, axis=0)
+            found["examples"] = ops.sum(label_bc, axis=0)
+            found["predicted"] = counted(ops, batch, predicted_bc, [0])
+        if self._options.top_k is not None:
+            found["top_k"] = counted(ops, batch, self._is_in_top(ops, outputs, label_bc), [0])
+        return found
+
+    def _is_in_top(self, ops: Namespace, outputs: Tensor, label_bc: Tensor) -> Tensor:
+        """Returns bool (B,): fewer than k outputs are larger than the label's, which is a number."""
+        assert self._options.top_k is not None
+        is_label = ops.greater(label_bc, 0.0)
+        chosen_b1 = ops.sum(ops.where(is_label, outputs, ops.zeros_like(outputs)), axis=-1, keepdims=True)
+        larger_b = ops.sum(ops.cast(ops.greater(outputs, chosen_b1), "float32"), axis=-1)
+        finite_b = ops.isfinite(ops.sum(chosen_b1, axis=-1))
+        return ops.logical_and(ops.less(larger_b, float(self._options.top_k)), finite_b)
+
+    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns the shares of the examples that were got right."""
+        right, examples, _ = _by_class(totals)
+        whole = max(float(examples.sum()), 1.0)
+        found = {"accuracy": float(right.sum()) / whole}
+        if self._options.top_k is not None:
+            found[f"top_{self._options.top_k}"] = float(totals["top_k"]) / whole
+        return found
+
+    def check(self, shape: Sequence[int | None]) -> None:
+        """Checks that a model gives one logit a class."""
+        check_output(shape, (len(self.class_names),), "one logit a class of the dataset")
+
+    def cautions(self, outputs: Array) -> list[str]:
+        """Returns what tells that outputs are no logits."""
+        return not_logits(outputs, sums_to_one=True)
+
+    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
+        """Returns the confusion matrix, the examples that were got wrong most confidently, and a table of classes."""
+        files: dict[str, Callable[[Path], None]] = {}
+        tables = {"classes": self._class_table(evaluation.totals)}
+        if "confusion" in evaluation.totals:
+            matrix = np.rint(evaluation.totals["confusion"]).astype(np.int64)
+            files["confusion.png"] = partial(
+                pictures.confusion, matrix=matrix, class_names=self.class_names, split=split
+            )
+        count = len(evaluation.outputs)
+        if not count:
+            return Report(files, tables)
+        labels = read_columns(source, [self._target], count)[self._target]
+        labels = labels.argmax(-1) if self._is_soft else labels.reshape(-1)
+        missed, predicted, probability = missed_examples(labels, evaluation.outputs)
+        shown = missed[:_MOST_WRONG]
+        images = next((name for name in self.input_names if self.arrays[name].is_image), None)
+        if images is None:
+            rows = [
+                (int(row), self.class_names[labels[row]], self.class_names[guess], float(share))
+                for row, guess, share in zip(shown, predicted, probability, strict=False)
+            ]
+            tables["most confidently wrong"] = (("example", "label", "predicted", "probability"), rows)
+            return Report(files, tables)
+        names = self.class_names
+        captions = [
+            (names[labels[row]], f"{pictures.short(names[guess])}, {share:.1%}")
+            for row, guess, share in zip(shown, predicted, probability, strict=False)
+        ]
+        title = f"{len(missed):,} of {count:,} {split} examples are wrong"
+        files["wrong.png"] = partial(
+            pictures.wrong, images=source.read(shown)[images], captions=captions, title=title, total=len(missed)
+        )
+        return Report(files, tables)
+
+    def _class_table(self, totals: Mapping[str, Array]) -> Table:
+        """Returns precision and recall of each class; None where there is none of it."""
+        rows = [
+            (name, _share(right, predicted), _share(right, examples), int(examples), int(predicted))
+            for name, right, examples, predicted in zip(self.class_names, *_by_class(totals), strict=True)
+        ]
+        return ("class", "precision", "recall", "examples", "predicted"), rows
+
+
+def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Returns int64 counts by class of what was got right, of examples and of predictions."""
+    if "confusion" in totals:
+        matrix = np.rint(totals["confusion"]).astype(np.int64)
+        return np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    right, examples, predicted = (
+        np.rint(totals[name]).astype(np.int64) for name in ("right", "examples", "predicted")
+    )
+    return right, examples, predicted
+
+
+def _share(part: int, whole: int) -> float | None:
+    return float(part / whole) if whole else None
+
+
+def missed_examples(labels: Array, logits: Array) -> tuple[Array, Array, Array]:
+    """Finds the examples that were got wrong, the most confident first.
+
+    Args:
+      labels: int (N,).
+      logits: float32 (N, C).
+
+    Returns:
+      Of each: its number, the class predicted, and that class's probability.
+    """
+    if not len(logits):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    predicted, probability = logits.argmax(axis=1), shifted.max(axis=1) / shifted.sum(axis=1)
+    missed = np.flatnonzero(predicted != labels)
+    missed = missed[np.argsort(-probability[missed], kind="stable")]
+    return missed, predicted[missed], probability[missed]

@@ -1,0 +1,177 @@
+"""Pictures of what a model gets right and wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runner.data.base import Array
+from runner.figures import save, subplots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_LABELLED = 20  # classes whose cells are wide enough to hold a number
+_COLUMNS = 6  # of the wrong examples that are shown
+_LONGEST_NAME = 17  # characters of a class's name below an image
+_MOST_BARS = 30  # labels that are shown
+_MOST_PANELS = 6  # columns of a target that are shown
+_MOST_POINTS = 2000  # that are drawn one by one; of more, their density
+_RED, _BLUE, _GREY = "#c23b22", "#33658a", "#bccde0"
+
+
+def wrong(path: Path, images: Array, captions: Sequence[tuple[str, str]], title: str, total: int) -> None:
+    """Draws examples that were got wrong, in the order given.
+
+    Args:
+      path: PNG file to write.
+      images: (n, H, W, C), uint8, or fractions in [0, 1].
+      captions: of each, its label and what was predicted.
+      title: of the picture.
+      total: how many were got wrong.
+    """
+    count = len(images)
+    columns, rows = min(_COLUMNS, max(count, 3)), max(-(-count // _COLUMNS), 1)
+    figure, axes = subplots(1, 1, figsize=(1.55 * columns + 0.2, 2.0 * rows + 0.8))
+    axes.set(xlim=(-0.02, columns + 0.02), ylim=(rows * 1.36, -0.02), aspect="equal")
+    axes.axis("off")
+    title += f"; the {count} most confident" if total > count else ""
+    told = "\nbelow each its label, and in red the prediction with its probability" if count else ""
+    axes.set_title(title + told, fontsize=10)
+    for place, (image, (label, guess)) in enumerate(zip(images, captions, strict=True)):
+        x, y = place % _COLUMNS + 0.04, place // _COLUMNS * 1.36
+        _image(axes, image, (x, x + 0.92, y + 0.92, y))
+        axes.text(x + 0.46, y + 0.96, short(label), ha="center", va="top", fontsize=8)
+        axes.text(x + 0.46, y + 1.12, guess, ha="center", va="top", fontsize=8, color=_RED)
+    if not count:
+        axes.text(columns / 2, 0.5, "none", ha="center", va="center", fontsize=12)
+    save(figure, path)
+
+
+def _image(axes: Axes, image: Array, extent: tuple[float, float, float, float]) -> None:
+    """Draws one (H, W, C) image into a place of the axes; of other than 3 channels the first, in grey."""
+    brightest = 255 if image.dtype == np.uint8 else 1
+    if image.shape[-1] == 3:
+        shown = image if image.dtype == np.uint8 else np.clip(image, 0.0, 1.0)
+        axes.imshow(shown, extent=extent, interpolation="nearest", aspect="auto")
+    else:
+        axes.imshow(
+            image[..., 0], cmap="gray", vmin=0, vmax=brightest, extent=extent, interpolation="nearest", aspect="auto"
+        )
+
+
+def short(name: str) -> str:
+    """Returns a name that fits below an image."""
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str = "test") -> None:
+    """Draws the confusion matrix.
+
+    Args:
+      path: PNG file to write.
+      matrix: int (C, C), rows are labels, columns predictions.
+      class_names: C names.
+      split: the split's name, for the title.
+    """
+    count = len(matrix)
+    size = min(14.0, 3.5 + 0.5 * count)
+    figure, axes = subplots(1, 1, figsize=(size, size * 0.92))
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, fraction=0.046, label="share of the label's examples")
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    right = np.trace(matrix) / max(matrix.sum(), 1)
+    axes.set_title(f"{split} examples by label and prediction, {right:.2%} right")
+    if count <= _MOST_LABELLED:
+        turned = 45 if max(map(len, class_names)) > 3 else 0
+        axes.set_xticks(range(count), class_names, rotation=turned, ha="right" if turned else "center")
+        axes.set_yticks(range(count), class_names)
+        for row, column in zip(*np.nonzero(matrix), strict=True):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            text = str(matrix[row, column])
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
+    save(figure, path)
+
+
+def labels(
+    path: Path,
+    rows: Sequence[tuple[str, float, float | None, float | None]],
+    counts: Array,
+    split: str = "test",
+) -> None:
+    """Draws F1, precision and recall of each label, the most frequent labels first.
+
+    Args:
+      path: PNG file to write.
+      rows: (name, F1, precision, recall).
+      counts: (L,), examples that have the label.
+      split: the split's name, for the title.
+    """
+    order = np.argsort(-counts, kind="stable")[:_MOST_BARS]
+    shown = [rows[place] for place in order]
+    figure, axes = subplots(1, 1, figsize=(8.0, 1.4 + 0.42 * len(shown)))
+    places = np.arange(len(shown))
+    axes.barh(places, [f1 for _, f1, _, _ in shown], color=_GREY, height=0.7, label="F1")
+    for index, (name, colour, marker) in enumerate((("precision", _BLUE, "o"), ("recall", _RED, "s"))):
+        found = [np.nan if row[2 + index] is None else row[2 + index] for row in shown]
+        axes.plot(found, places, marker, color=colour, label=name, markersize=6)
+    names = [f"{short(name)}, {counts[place]:,}" for place, (name, *_) in zip(order, shown, strict=True)]
+    axes.set_yticks(places, names)
+    axes.set(xlim=(-0.02, 1.02), ylim=(len(shown) - 0.4, -0.6))
+    hidden = len(rows) - len(shown)
+    axes.set_title(
+        f"{split} examples by label" + (f", the {len(shown)} most frequent of {len(rows)}" if hidden else "")
+    )
+    axes.grid(axis="x", alpha=0.25)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    save(figure, path)
+
+
+def predicted(path: Path, true: Array, predicted: Array, names: Sequence[str], split: str = "test") -> None:
+    """Draws predictions against what is true, a panel a column of the target.
+
+    Args:
+      path: PNG file to write.
+      true: float64 (N, K).
+      predicted: likewise.
+      names: of the columns.
+      split: the split's name, for the title.
+    """
+    shown = min(len(names), _MOST_PANELS)
+    across = min(shown, 3)
+    down = -(-shown // across)
+    figure, panels = subplots(down, across, figsize=(0.6 + 4.6 * across, 0.6 + 4.4 * down))
+    flat = np.asarray(panels, object).reshape(-1)
+    for axes in flat[shown:]:
+        axes.axis("off")
+    for column, axes in enumerate(flat[:shown]):
+        _against(axes, true[:, column], predicted[:, column])
+        axes.set_title(names[column])
+    hidden = f"; {shown} of {len(names)} columns" if shown < len(names) else ""
+    figure.suptitle(f"{len(true):,} {split} examples, predicted against true{hidden}")
+    save(figure, path)
+
+
+def _against(axes: Axes, true: Array, predicted: Array) -> None:
+    """Draws one column; the dashed line is where predictions are right."""
+    finite = np.isfinite(true) & np.isfinite(predicted)
+    true, predicted = true[finite], predicted[finite]
+    low = float(min(true.min(initial=np.inf), predicted.min(initial=np.inf)))
+    high = float(max(true.max(initial=-np.inf), predicted.max(initial=-np.inf)))
+    if not len(true) or low == high:
+        middle = low if len(true) else 0.0
+        low, high = middle - 0.5, middle + 0.5
+    edge = 0.03 * (high - low)
+    if len(true) > _MOST_POINTS:
+        extent = (low, high, low, high)
+        axes.hexbin(true, predicted, gridsize=50, bins="log", mincnt=1, cmap="Blues", extent=extent)
+    else:
+        axes.scatter(true, predicted, s=10, alpha=0.45, color=_BLUE, linewidths=0)
+    axes.plot((low, high), (low, high), "--", color=_RED, lw=1)
+    axes.set(xlim=(low - edge, high + edge), ylim=(low - edge, high + edge), aspect="equal")
+    axes.set(xlabel="true", ylabel="predicted")
