@@ -188,6 +188,16 @@ class Task(ABC):
           split: its name, for titles.
         """
 
+    def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
+        """Returns what an exported model answers, by name.
+
+        Args:
+          ops: of the arrays that `outputs` are.
+          outputs: the model's.
+        """
+        del ops
+        return dict(outputs) if isinstance(outputs, Mapping) else {"outputs": outputs}
+
     def cautions(self, outputs: Array) -> list[str]:
         """Returns what the outputs of an untrained model tell that is wrong with it, in words.
 

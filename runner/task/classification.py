@@ -264,6 +264,10 @@ class Classification(Supervised):
         """Checks that a model gives one logit a class."""
         check_output(shape, (len(self.class_names),), "one logit a class of the dataset")
 
+    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
+        """Returns the logits (B, C), the probabilities (B, C), and the likeliest class (B,)."""
+        return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": ops.argmax(outputs, -1)}
+
     def cautions(self, outputs: Array) -> list[str]:
         """Returns what tells that outputs are no logits."""
         return not_logits(outputs, sums_to_one=True)

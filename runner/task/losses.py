@@ -75,7 +75,7 @@ OF_THE_UNIT = ("mean_absolute_percentage_error", "mean_squared_logarithmic_error
 
 
 def named(name: str, delta: float) -> Loss:
-    """Returns a loss of `NAMES`: (ops, target, output), both (B, ..., K), to the terms whose mean is an example's loss.
+    """Returns a loss of `NAMES`: (ops, target, output), both (B, ..., K), to terms whose mean is an example's loss.
 
     Args:
       name: Keras's.

@@ -141,6 +141,10 @@ class Multilabel(Supervised):
         """Checks that a model gives one logit a label."""
         check_output(shape, (len(self.label_names),), "one logit a label of the dataset")
 
+    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
+        """Returns the logits and the probabilities, (B, L)."""
+        return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
+
     def cautions(self, outputs: Array) -> list[str]:
         """Returns what tells that outputs are no logits."""
         return not_logits(outputs, sums_to_one=False)

@@ -17,7 +17,7 @@ from runner.data.base import Array, ArraySpec, DataSource
 from runner.host.late import late
 from runner.metrics import MAXIMIZE, MINIMIZE
 from runner.task import losses
-from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Tensor, is_bytes
+from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Table, Tensor, is_bytes
 from runner.task.checks import check_output
 from runner.task.multilabel import columns
 from runner.task.namespace import Namespace
@@ -134,8 +134,8 @@ class Regression(Supervised):
         return (found - self._mean) / self._deviation if self.constants else found
 
     def _errors(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns output - target (B, ..., K) in the target's own units; near numbers are subtracted, not large ones."""
-        error = outputs - self._target(ops, batch)
+        """Returns output - target (B, ..., K) in the target's own units."""
+        error = outputs - self._target(ops, batch)  # before the units: near numbers lose less than large ones
         return error * self._deviation if self.constants else error
 
     def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -198,6 +198,11 @@ class Regression(Supervised):
         """Checks that a model gives numbers of the target's shape."""
         check_output(shape, self._shape, "as the target")
 
+    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
+        """Returns the prediction (B, ..., K) in the target's own units."""
+        del ops
+        return {"prediction": outputs * self._deviation + self._mean if self.constants else outputs}
+
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the columns, the examples of the largest errors, and predicted against true."""
         totals, files = evaluation.totals, dict[str, Callable[[Path], None]]()
@@ -212,7 +217,7 @@ class Regression(Supervised):
                 strict=True,
             )
         ]
-        tables = {"target": (("target", "mae", "rmse", "r2"), rows)}
+        tables: dict[str, Table] = {"target": (("target", "mae", "rmse", "r2"), rows)}
         count = len(evaluation.outputs)
         if not count:
             return Report(files, tables)
