@@ -1,4 +1,4 @@
-"""Mesh config -> how many devices -> the process's environment -> a mesh of the engine."""
+"""The arithmetic of a mesh's axes, and how many devices are there; each engine makes its own mesh of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
-from runner.host import cores
-
-if TYPE_CHECKING:
-    from jax.sharding import Mesh as JaxMesh
-    from tensorflow.experimental import dtensor
 
 DEVICES = ("cpu", "gpu", "tpu", "auto")
 _MOST_CPU_DEVICES = 256
@@ -122,94 +116,3 @@ def size(axes: dict[str, int]) -> int:
 def describe(axes: dict[str, int]) -> str:
     """Returns the axes in the form `batch=4 model=2`."""
     return " ".join(f"{name}={count}" for name, count in axes.items())
-
-
-def configure_dtensor(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
-    """Makes the logical devices and the DTensor mesh. Must be the process's first use of TensorFlow's devices.
-
-    Args:
-      config: the mesh group, axes resolved.
-      threads: threads for one operation; null divides the cores among the CPU devices.
-
-    Returns:
-      The mesh, its axes in the config's order.
-
-    Raises:
-      RuntimeError: TensorFlow's devices were already made (from TensorFlow).
-    """
-    import tensorflow as tf
-    from tensorflow.experimental import dtensor as dt
-
-    kind, count = device_kind(config).upper(), size(config.axes)
-    physical: list[Any] = tf.config.list_physical_devices(kind)
-    if kind == "CPU":
-        logical = [tf.config.LogicalDeviceConfiguration()] * count
-        tf.config.set_logical_device_configuration(physical[0], logical)
-        tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores.available() // count))
-    elif len(physical) < count:
-        raise refuse(
-            "mesh.device",
-            config.device,
-            allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
-            mend="use mesh.device=cpu",
-        )
-    return dt.create_mesh(list(config.axes.items()), devices=[f"{kind}:{i}" for i in range(count)])
-
-
-def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
-    """Returns a mesh as one of several clients has it that owns the first of its devices only.
-
-    A program made for it is that of the whole mesh, but lies on one device; putting it on every device is most of a
-    compilation. It is there to be read: where it communicates, it would wait for the other devices for ever.
-
-    Args:
-      made: mesh whose devices are all this process's.
-    """
-    from tensorflow.experimental import dtensor as dt
-
-    return dt.Mesh(list(made.dim_names), made.global_device_ids(), [0], made.local_devices()[:1])
-
-
-def configure_jax(config: MeshConfig) -> JaxMesh:
-    """Makes the virtual devices and the JAX mesh. Must be the process's first use of JAX's devices.
-
-    Args:
-      config: the mesh group, axes resolved.
-
-    Returns:
-      The mesh, its axes in the config's order, its devices numbered row-major.
-
-    Raises:
-      ConfigError: JAX sees fewer devices of that kind.
-      RuntimeError: JAX's devices were already made (from JAX).
-    """
-    import jax
-    import numpy as np
-
-    kind, count = device_kind(config), size(config.axes)
-    if kind == "cpu" and not _has_devices(count):
-        jax.config.update("jax_num_cpu_devices", count)
-    try:
-        devices = jax.devices(kind)
-    except RuntimeError:  # a JAX without support for the kind
-        devices = []
-    if len(devices) < count:
-        raise refuse(
-            "mesh.device",
-            config.device,
-            allowed=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
-            mend="use mesh.device=cpu, or install JAX for that kind, as pip install 'jax[cuda12]'",
-        )
-    # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
-    return jax.sharding.Mesh(np.array(devices[:count]).reshape(list(config.axes.values())), tuple(config.axes))
-
-
-def _has_devices(count: int) -> bool:
-    """Tells whether this process has made its JAX devices already, and enough of them."""
-    from jax._src import xla_bridge
-
-    if not xla_bridge.backends_are_initialized():
-        return False
-    import jax
-
-    return len(jax.devices("cpu")) >= count

@@ -1,6 +1,7 @@
-"""What layers may know of the run that traces them: the step, the seed, and how images lie on the mesh.
+"""What layers may know of the run that traces them: the step, the seed, and how examples lie on the mesh.
 
-An engine enters a scope around each call of the model. Outside of one, layers are plain Keras layers.
+An engine enters a scope around each call of the model. Outside of one, layers are plain Keras layers. The functions
+that lay tensors are those of the engine's placer, so that this module imports no library.
 """
 
 from __future__ import annotations
@@ -9,9 +10,27 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+Tensor = Any  # of whatever library traces the model
 Spec = Sequence[str | None]
+MATCH = "match"  # in a spec: as it is
+
+
+class Placer(Protocol):
+    """Lays tensors on a mesh whose layouts the layers must mind."""
+
+    def size(self, axis: str) -> int:
+        """Returns the size of a mesh axis."""
+        ...
+
+    def lay(self, x: Tensor, spec: Spec, back: Spec | None) -> Tensor:
+        """Returns `x` split as a spec says, see the function `lay`."""
+        ...
+
+    def rows_axis(self, kernel: Tensor) -> str | None:
+        """Returns the axis that splits the first dim of a kernel, as it is used."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -21,15 +40,17 @@ class Scope:
     Attributes:
       seed: of the run.
       step: scalar int32 tensor, micro-batches done before; None where nothing is drawn, as in an evaluation.
-      mesh: DTensor mesh; None on one plain device, and in JAX.
-      image: axes that split an image batch: batch, height, width, channel.
+      placer: of the mesh; None on one plain device, and in JAX, whose compiler lays tensors by itself.
+      batch: axis that splits examples.
+      space: axes that split the height and the width of images.
       parts: `runner.engine.jax.layers.batch_norm.Parts`, in JAX where a mesh splits the examples and no image.
     """
 
     seed: int
-    step: Any = None
-    mesh: Any = None
-    image: Spec = (None, None, None, None)
+    step: Tensor = None
+    placer: Placer | None = None
+    batch: str | None = None
+    space: tuple[str | None, str | None] = (None, None)
     parts: Any = None
 
 
@@ -56,97 +77,64 @@ def current() -> Scope | None:
     return _entered[-1] if _entered else None
 
 
-MATCH = "match"
-_Wanted = Sequence[str | None]
-
-
-def _on_mesh() -> Scope | None:
+def _placer() -> Placer | None:
     scope = current()
-    return scope if scope is not None and scope.mesh is not None else None
+    return scope.placer if scope is not None else None
 
 
-def lay(x: Any, spec: _Wanted, back: _Wanted | None = None) -> Any:
+def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
     """Returns `x` split as a spec says, on a mesh; elsewhere `x` itself.
 
     Args:
       x: tensor.
       spec: one entry a dim: an axis, None for whole, and at most one `MATCH` for as it is.
-      back: how `x` lies and its gradient shall, where that is known. Both ends are then pinned, in the value and in
-        the gradient: else DTensor hands the new split on to the operation before, say a convolution, which has none.
+      back: how `x` lies and its gradient shall, where that is known. Both ends are then held there, in the value and
+        in the gradient: else DTensor hands the new split on to the operation before, say a convolution, which has
+        none.
     """
-    import tensorflow as tf
-    from tensorflow.experimental import dtensor
-
-    scope = _on_mesh()
-    if scope is None:
-        return x
-    mesh = scope.mesh
-
-    def placed(value: Any, wanted: _Wanted) -> Any:
-        return dtensor.relayout(value, dtensor.Layout([axis or dtensor.UNSHARDED for axis in wanted], mesh))
-
-    if back is None:
-        return placed(x, spec)
-    returned, caller = back, tf.get_current_name_scope()
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def both(value: Any) -> Any:
-        def back_again(gradient: Any) -> Any:
-            with tf.name_scope(f"gradient_tape/{caller}/"):  # as a tape names what it makes, for the plan
-                return placed(placed(gradient, spec), returned)
-
-        return placed(placed(value, returned), spec), back_again
-
-    return both(x)
+    placer = _placer()
+    return x if placer is None else placer.lay(x, spec, back)
 
 
-def replicate(x: Any) -> Any:
+def replicate(x: Tensor) -> Tensor:
     """Returns `x` whole on every device."""
     return lay(x, [None] * len(x.shape))
 
 
-def image_batch() -> str | None:
+def batch_axis() -> str | None:
     """Returns the axis that splits batches."""
     scope = current()
-    return scope.image[0] if scope is not None else None
+    return scope.batch if scope is not None else None
 
 
-def _batch_spec(x: Any) -> _Wanted:
-    return [image_batch(), *[None] * (len(x.shape) - 1)]
+def _batch_spec(x: Tensor) -> Spec:
+    return [batch_axis(), *[None] * (len(x.shape) - 1)]
 
 
-def by_batch(x: Any) -> Any:
+def by_batch(x: Tensor) -> Tensor:
     """Returns `x` split along its first dim as batches are, all else whole."""
-    return lay(x, _batch_spec(x)) if _on_mesh() else x
+    return lay(x, _batch_spec(x))
 
 
 def splits_space() -> bool:
     """Tells whether the mesh splits the height or width of images."""
-    scope = _on_mesh()
-    return scope is not None and any(scope.image[1:3])
+    scope = current()
+    return scope is not None and scope.placer is not None and any(scope.space)
 
 
-def image_spec(shape: Sequence[int]) -> _Wanted:
+def image_spec(shape: Sequence[int]) -> Spec:
     """Returns how (batch, height, width, channel) images are split; a dim that its axis does not divide is whole."""
     scope = current()
     assert scope is not None
-    assert scope.mesh is not None
+    assert scope.placer is not None
     fits = [
-        axis if axis is not None and size % scope.mesh.dim_size(axis) == 0 else None
-        for size, axis in zip(shape[1:3], scope.image[1:3], strict=True)
+        axis if axis is not None and size % scope.placer.size(axis) == 0 else None
+        for size, axis in zip(shape[1:3], scope.space, strict=True)
     ]
-    return [scope.image[0], *fits, None]
+    return [scope.batch, *fits, None]
 
 
-def as_inputs(x: Any) -> Any:
-    """Returns the model's images split as the layout says, whatever split the first layers would have them in.
-
-    Left to itself DTensor hands a layer's wish on to the operation that takes a batch out of several, and refuses it.
-    """
-    return lay(x, image_spec(x.shape)) if _on_mesh() else x
-
-
-def as_flat(x: Any) -> Any:
+def as_flat(x: Tensor) -> Tensor:
     """Returns images whose height alone is split in space, as DTensor merges dims of which the first alone is."""
     if not splits_space() or len(x.shape) != 4:
         return x
@@ -154,31 +142,23 @@ def as_flat(x: Any) -> Any:
     return lay(x, [*spec[:2], None, None], spec)
 
 
-def whole_images(x: Any) -> Any:
+def whole_images(x: Tensor) -> Tensor:
     """Returns images split over the batch alone, as a convolution or a window needs them, of images split in space."""
-    if _on_mesh() is None:
-        return x
     return lay(x, _batch_spec(x), image_spec(x.shape) if splits_space() else None)
 
 
-def as_images(x: Any) -> Any:
+def as_images(x: Tensor) -> Tensor:
     """Returns images split in space as the inputs are, of images split over the batch alone."""
     return lay(x, image_spec(x.shape), _batch_spec(x)) if splits_space() else x
 
 
-def as_rows(x: Any, kernel: Any) -> Any:
+def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
     """Returns a layer's input with its last dim split as its kernel's first is, where that is split over the mesh.
 
     Args:
       x: (batch, in) or (batch, tokens, in).
-      kernel: DVariable (in, out).
+      kernel: variable (in, out).
     """
-    from tensorflow.experimental import dtensor
-
-    layout = getattr(kernel, "_use_layout", None) or getattr(kernel, "layout", None)
-    if _on_mesh() is None or layout is None or len(x.shape) > 3:
-        return x
-    axis = layout.sharding_specs[0]
-    if axis == dtensor.UNSHARDED:
-        return x
-    return lay(x, [image_batch(), *([dtensor.MATCH] if len(x.shape) == 3 else []), axis])
+    placer = _placer()
+    axis = placer.rows_axis(kernel) if placer is not None and len(x.shape) <= 3 else None
+    return x if axis is None else lay(x, [batch_axis(), *([MATCH] if len(x.shape) == 3 else []), axis])

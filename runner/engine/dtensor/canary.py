@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from runner.config.errors import EngineError
-from runner.engine.dtensor.environment import pack, unpack, zeros
+from runner.data.base import Array
+from runner.engine.dtensor import packed
+from runner.engine.dtensor.arrays import pack, unpack, zeros
 from runner.engine.dtensor.packing import Packing
 
 _STEPS, _RATE, _MOMENTUM = 2, 0.1, 0.9
@@ -15,7 +17,7 @@ _STEPS, _RATE, _MOMENTUM = 2, 0.1, 0.9
 TOLERANCE = 1e-5
 
 
-def check(mesh: Any, batch_axis: str | None, *, reread: bool) -> None:
+def check(mesh: dtensor.Mesh, batch_axis: str | None, *, reread: bool) -> None:
     """Runs two momentum steps of a two-layer net and compares every weight with numpy.
 
     Args:
@@ -43,28 +45,27 @@ def check(mesh: Any, batch_axis: str | None, *, reread: bool) -> None:
         )
 
 
-def _size(mesh: Any, axis: str | None) -> int:
+def _size(mesh: dtensor.Mesh, axis: str | None) -> int:
     return int(mesh.dim_size(axis)) if axis else 1
 
 
-def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any], *, reread: bool) -> list[Any]:
-    import tensorflow as tf
-    from tensorflow.experimental import dtensor
-
+def _mesh_steps(
+    mesh: dtensor.Mesh, axis: str | None, x: Array, y: Array, weights: list[Array], *, reread: bool
+) -> list[Array]:
     replicated = [dtensor.Layout.replicated(mesh, w.ndim) for w in weights]
     variables = [dtensor.DVariable(pack(w, where)) for w, where in zip(weights, replicated, strict=True)]
     slots = [zeros(variable) for variable in variables]
     first_layer = Packing(("w", "b"), ((3, 4), (4,)), _size(mesh, axis))
     batch = dtensor.Layout([axis or dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def canary_step(x: Any, y: Any) -> None:
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def canary_step(x: tf.Tensor, y: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             hidden = tf.tanh(tf.matmul(x, variables[0]) + variables[1])
             loss = tf.reduce_mean(tf.square(tf.matmul(hidden, variables[2]) - y))
         gradients = tape.gradient(loss, variables)
         if not reread:
-            gradients[:2] = first_layer.unpack(first_layer.summed(gradients[:2]))
+            gradients[:2] = packed.unpack(first_layer, packed.summed(first_layer, gradients[:2]))
         values = [_MOMENTUM * slot.read_value() - _RATE * g for slot, g in zip(slots, gradients, strict=True)]
         if reread:
             for slot, value in zip(slots, values, strict=True):
@@ -81,8 +82,8 @@ def _mesh_steps(mesh: Any, axis: str | None, x: Any, y: Any, weights: list[Any],
     return [unpack(variable) for variable in variables]
 
 
-def _numpy_steps(x: Any, y: Any, weights: list[Any]) -> list[Any]:
-    slots: list[Any] = [np.zeros_like(w) for w in weights]
+def _numpy_steps(x: Array, y: Array, weights: list[Array]) -> list[Array]:
+    slots: list[Array] = [np.zeros_like(w) for w in weights]
     for _ in range(_STEPS):
         hidden = np.tanh(x @ weights[0] + weights[1])
         error = 2 * (hidden @ weights[2] - y) / y.size

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+import tensorflow as tf
 
 from runner.config.errors import ConfigError, EngineError
 
 _WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 
-def check_order(graph: Any, names: Mapping[int, str]) -> None:
+def check_order(graph: tf.Graph, names: Mapping[int, str]) -> None:
     """Checks that a traced step reads no variable after writing it, and writes none twice.
 
     DTensor's all-reduce combiner keeps the order of data but not that of variable accesses: a step that depends on
@@ -39,7 +40,7 @@ def check_order(graph: Any, names: Mapping[int, str]) -> None:
             written.add(id(resource))
 
 
-def _variable_name(graph: Any, resource: Any, names: Mapping[int, str]) -> str:
+def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: Mapping[int, str]) -> str:
     """Returns the path of the variable behind a resource tensor, through the captures of nested function graphs."""
     while hasattr(graph, "captures"):
         outer = [held for held, inner in graph.captures if inner.name == resource.name]
@@ -51,7 +52,7 @@ def _variable_name(graph: Any, resource: Any, names: Mapping[int, str]) -> str:
     return "(not the model's)"
 
 
-def check_indexing(graph: Any) -> None:
+def check_indexing(graph: tf.Graph) -> None:
     """Checks that a model takes no single element by a number and adds no dim by indexing.
 
     On tensors that are split, DTensor answers `x[:, 0]` with wrong numbers and `x[:, None]` with a crash.

@@ -1,36 +1,41 @@
-"""The engine `core_dtensor`: tf.Modules of DVariables on a DTensor mesh, without Keras."""
+"""TensorFlow Core on a mesh: tf.Modules of DVariables, without Keras."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+
+import tensorflow as tf
+import tf_keras
+from tensorflow.experimental import dtensor
 
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
-from runner.engine.base import IMAGES, Array, DataSpec, LayerInput, LayerOutput
-from runner.engine.dtensor.adapter import Source
-from runner.engine.dtensor.engine import DTensorEngine
+from runner.data.base import Array
+from runner.engine.base import INPUTS, DataSpec, LayerInput, LayerOutput
+from runner.engine.dtensor.adapters.base import Model
+from runner.engine.dtensor.adapters.paths import named_variables
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_outputs, check_paths
+from runner.model.builder import check_paths, given
 
 
-class CoreDTensorEngine(DTensorEngine):
-    """TensorFlow Core on DTensor."""
-
-    def _make_source(self) -> Source:
-        return ModuleFactory(self._config.model, self._data, self._config.trainer.seed)
-
-
-class ModuleFactory:
+class CoreAdapter:
     """Calls a config's builder without a Keras, for a module on one device and for one on a mesh."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
+        """Imports the builder.
+
+        Args:
+          config: names it and its options.
+          data: what the model takes and must give.
+          seed: of the initial weights.
+        """
         self._config, self._data, self._seed = config, data, seed
         self._builder = target.load(config.target)
         self.lets_users_place = not target.is_own(config)
 
-    def plain(self) -> Any:
+    def plain(self) -> Model:
         """Returns the module on one device.
 
         Raises:
@@ -38,60 +43,51 @@ class ModuleFactory:
         """
         return self._call({})
 
-    def on_mesh(self, mesh: Any, layouts: Mapping[str, Any]) -> Any:
+    def on_mesh(self, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
         """Returns the module with every variable made under its layout."""
         del mesh
         return self._call(layouts)
 
-    def variables(self, model: Any) -> dict[str, Any]:
+    def variables(self, model: Model) -> dict[str, tf.Variable]:
         """Returns canonical path to variable: the layers' names and the attributes that hold their variables."""
-        import tensorflow as tf
+        return {
+            f"{layer.name}/{name}": value
+            for layer in model.layers  # type: ignore[attr-defined]  # `_call` has checked it
+            for name, value in vars(layer).items()
+            if isinstance(value, tf.Variable)
+        }
 
-        found = {}
-        for layer in model.layers:
-            for name in vars(layer):
-                held = getattr(layer, name)
-                if isinstance(held, tf.Variable):
-                    found[f"{layer.name}/{name}"] = held
-        return found
-
-    def check(self, model: Any, config: RunConfig) -> None:
-        """Checks that a module gives one logit a class, and its layers' names.
+    def check(self, model: Model, config: RunConfig) -> None:
+        """Checks what a module gives, and its layers' names.
 
         Raises:
-          ConfigError: it gives something else, or a layer has a name that is taken.
+          ConfigError: it gives something else than the task takes, or a layer has a name that is taken.
         """
         check_paths(self.variables(model), config.model)
-        check_outputs(self.layer_outputs(1)[-1].shape, self._data.num_classes, config.model)
+        self._data.task.check(self.layer_outputs(1)[-1].shape)
 
-    def whole(self, model: Any) -> set[str]:
-        """Returns nothing: a dense layer computes with parts of its kernel."""
+    def whole(self, model: Model) -> set[str]:
+        """Returns nothing: a dense layer computes with shards of its kernel."""
         del model
         return set()
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
         """Returns what every layer gives for a batch."""
         found: list[LayerOutput] = []
-        for layer in self.plain().layers:
+        for layer in self.plain().layers:  # type: ignore[attr-defined]
             inputs, outputs = (int(size) for size in layer.kernel.shape)
-            taken = LayerInput(found[-1].layer if found else IMAGES, (batch, inputs))
+            taken = LayerInput(found[-1].layer if found else INPUTS, (batch, inputs))
             found.append(LayerOutput(layer.name, type(layer).__name__, (batch, outputs), "float32", (taken,)))
         return found
 
-    def exported(self, values: Mapping[str, Array]) -> Any:
+    def exported(self, values: Mapping[str, Array]) -> Model:
         """Returns the same network of tf_keras's layers, with these weights."""
-        import tf_keras
-
-        from runner.engine.dtensor.keras_adapter import named_variables
-
         model = self._build(tf_keras, {})
         for path, variable in named_variables(model).items():
             variable.assign(values[path])
         return model
 
-    def _call(self, layouts: Mapping[str, Any]) -> Any:
-        import tensorflow as tf
-
+    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> Model:
         model = self._build(None, layouts)
         if not isinstance(model, tf.Module) or not hasattr(model, "layers"):
             raise ConfigError(
@@ -100,14 +96,14 @@ class ModuleFactory:
             )
         return model
 
-    def _build(self, keras: Any, layouts: Mapping[str, Any]) -> Any:
-        return build_model(
+    def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> Model:
+        built: Model = build_model(
             self._builder,
             self._config,
             mend="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
             keras=keras,
-            input_shape=self._data.input_shape,
-            num_classes=self._data.num_classes,
+            **given(self._builder, self._config, self._data),
             layouts=layouts,
             seed=self._seed,
         )
+        return built

@@ -1,0 +1,24 @@
+"""Models on a DTensor mesh: one adapter for tf_keras, one for TensorFlow Core."""
+
+from __future__ import annotations
+
+from runner.config.schema import RunConfig
+from runner.engine.base import DataSpec
+from runner.engine.dtensor.adapters.base import Model, ModelAdapter
+from runner.engine.dtensor.adapters.core import CoreAdapter
+from runner.engine.dtensor.adapters.keras import KerasAdapter
+
+__all__ = ["Model", "ModelAdapter", "make_adapter"]
+
+
+def make_adapter(config: RunConfig, data: DataSpec, *, blank: bool = False) -> ModelAdapter:
+    """Returns the adapter of `engine.name`.
+
+    Args:
+      config: a checked config.
+      data: what the engine is built for.
+      blank: variables may begin as zeros, which takes less time than drawing their values.
+    """
+    if config.engine.name == "core_dtensor":
+        return CoreAdapter(config.model, data, config.trainer.seed)
+    return KerasAdapter(config.model, data, config.trainer.seed, blank=blank)

@@ -1,0 +1,80 @@
+"""What each layer of a tf_keras model takes and gives, for the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from runner.data.base import ArraySpec
+from runner.engine.base import INPUTS, LayerInput, LayerOutput
+from runner.engine.dtensor.adapters.paths import layer_path, layer_paths
+from runner.engine.dtensor.private import giver, is_called_once, is_functional
+from runner.engine.layer_notes import Outputs
+
+
+def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
+    """Returns what each layer gives for a batch, in the order of the calls.
+
+    Args:
+      model: built; a functional one that calls each layer once knows its shapes, another one is traced, on one device.
+      batch: examples.
+      inputs: specs of what the model takes, by name.
+    """
+    if is_functional(model) and all(is_called_once(layer) and not is_functional(layer) for layer in model.layers):
+        names = _input_names(model, inputs)
+        return [output for layer in model.layers for output in _known_outputs(layer, batch, names)]
+    layers = [
+        layer
+        for layer in model.submodules
+        if isinstance(layer, tf_keras.layers.Layer) and not isinstance(layer, tf_keras.layers.InputLayer)
+    ]
+    paths, noted = layer_paths(model), list[Outputs]()
+
+    def recorded(layer: tf_keras.layers.Layer, call: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            outputs = call(*args, **kwargs)
+            path = paths.get(id(layer), layer_path(layer.name))
+            taken, given = (filter(tf.is_tensor, tf.nest.flatten(each)) for each in ((args, kwargs), outputs))
+            noted[0].note(path, type(layer).__name__, taken, given)
+            return outputs
+
+        return wrapped
+
+    def called(given: Any) -> Any:
+        noted.append(Outputs(given))
+        return model(given, training=False)
+
+    calls = {id(layer): layer.call for layer in layers}
+    try:
+        for layer in layers:
+            layer.call = recorded(layer, tf.autograph.experimental.do_not_convert(calls[id(layer)]))
+        specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
+        tf.function(called).get_concrete_function(specs if len(specs) > 1 else next(iter(specs.values())))
+    finally:
+        for layer in layers:
+            layer.call = calls[id(layer)]
+    return noted[0].found
+
+
+def _input_names(model: tf_keras.Model, inputs: Mapping[str, ArraySpec]) -> dict[int, str]:
+    """Returns id of input layer -> what stands for it in the plan."""
+    layers = [layer for layer in model.layers if isinstance(layer, tf_keras.layers.InputLayer)]
+    several = len(inputs) > 1
+    return {id(layer): f"{INPUTS}/{layer.name}" if several else INPUTS for layer in layers}
+
+
+def _known_outputs(layer: tf_keras.layers.Layer, batch: int, names: Mapping[int, str]) -> Iterator[LayerOutput]:
+    def shape(tensor: Any) -> tuple[int, ...]:
+        return tuple(batch if dim is None else dim for dim in tensor.shape)
+
+    if id(layer) in names:
+        return
+    inputs = tuple(
+        LayerInput(names.get(id(giver(each)), layer_path(giver(each).name)), shape(each))
+        for each in tf.nest.flatten(layer.input)
+    )
+    for output in tf.nest.flatten(layer.output):
+        yield LayerOutput(layer_path(layer.name), type(layer).__name__, shape(output), output.dtype.name, inputs)

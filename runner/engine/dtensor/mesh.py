@@ -1,0 +1,94 @@
+"""The DTensor mesh of a config, and how layers lay tensors on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from runner import mesh
+from runner.config.errors import refuse
+from runner.config.schema import MeshConfig
+from runner.engine.dtensor.arrays import layout_of
+from runner.host import cores
+from runner.model.scope import Spec
+
+
+def configure(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
+    """Makes the logical devices and the DTensor mesh. Must be the process's first use of TensorFlow's devices.
+
+    Args:
+      config: the mesh group, axes resolved.
+      threads: threads for one operation; null divides the cores among the CPU devices.
+
+    Returns:
+      The mesh, its axes in the config's order.
+
+    Raises:
+      ConfigError: TensorFlow sees fewer devices of that kind.
+      RuntimeError: TensorFlow's devices were already made (from TensorFlow).
+    """
+    kind, count = mesh.device_kind(config).upper(), mesh.size(config.axes)
+    physical = tf.config.list_physical_devices(kind)
+    if kind == "CPU":
+        logical = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(physical[0], logical)
+        tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores.available() // count))
+    elif len(physical) < count:
+        raise refuse(
+            "mesh.device",
+            config.device,
+            allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
+            mend="use mesh.device=cpu",
+        )
+    return dtensor.create_mesh(list(config.axes.items()), devices=[f"{kind}:{i}" for i in range(count)])
+
+
+def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
+    """Returns a mesh as one of several clients has it that owns the first of its devices only.
+
+    A program made for it is that of the whole mesh, but lies on one device; putting it on every device is most of a
+    compilation. It is there to be read: where it communicates, it would wait for the other devices for ever.
+
+    Args:
+      made: mesh whose devices are all this process's.
+    """
+    return dtensor.Mesh(list(made.dim_names), made.global_device_ids(), [0], made.local_devices()[:1])
+
+
+@dataclass(frozen=True)
+class MeshPlacer:
+    """Lays tensors on a DTensor mesh; see `runner.model.scope.Placer`."""
+
+    mesh: dtensor.Mesh
+
+    def size(self, axis: str) -> int:
+        """Returns the size of a mesh axis."""
+        return int(self.mesh.dim_size(axis))
+
+    def lay(self, x: tf.Tensor, spec: Spec, back: Spec | None) -> tf.Tensor:
+        """Returns `x` split as a spec says; with `back`, its gradient as that says."""
+
+        def placed(value: tf.Tensor, wanted: Spec) -> tf.Tensor:
+            return dtensor.relayout(value, layout_of(wanted, self.mesh))
+
+        if back is None:
+            return placed(x, spec)
+        returned, caller = back, tf.get_current_name_scope()
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def both(value: tf.Tensor) -> tf.Tensor:
+            def back_again(gradient: tf.Tensor) -> tf.Tensor:
+                with tf.name_scope(f"gradient_tape/{caller}/"):  # as a tape names what it makes, for the plan
+                    return placed(placed(gradient, spec), returned)
+
+            return placed(placed(value, returned), spec), back_again
+
+        return both(x)
+
+    def rows_axis(self, kernel: tf.Variable) -> str | None:
+        """Returns the axis that splits the first dim of a kernel, as layers read it; None of a plain variable."""
+        layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
+        axis = dtensor.UNSHARDED if layout is None else layout.sharding_specs[0]
+        return None if axis == dtensor.UNSHARDED else str(axis)

@@ -1,0 +1,83 @@
+"""Tensors in and out of the vector that the trainable variables are packed in, and the one sum of their gradients.
+
+The gradients become one vector before they are summed over the devices: DTensor would sum each by itself, and merge
+the sums by writes of single elements, which cost as much as the rest of the step.
+
+Shapes: D devices of the batch axis, N length of the vector, R rows of a matrix product, of which each device has R/D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from runner.engine.dtensor.origins import PACKED_SCOPE
+from runner.engine.dtensor.packing import ALIGNMENT, Packing
+
+
+class NotPacked(Exception):  # noqa: N818 (no error of the user's: the step is traced again, unpacked)
+    """A gradient is not a sum over the examples that this module knows."""
+
+
+def pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the vector (N,) of values in the order of `Packing.paths`, with zeros between them."""
+    return tf.concat([_padded(tf.reshape(value, [-1])) for value in values], 0)
+
+
+def unpack(packing: Packing, vector: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the values that a vector (N,) holds."""
+    pieces = [tf.slice(vector, [start], [size]) for start, size in zip(packing.starts, packing.sizes, strict=True)]
+    return [tf.reshape(piece, shape) for piece, shape in zip(pieces, packing.shapes, strict=True)]
+
+
+def summed(packing: Packing, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the vector (N,) of gradients, computed anew from what each is the sum of where devices share it.
+
+    Raises:
+      NotPacked: one is something else than a sum over the rows of a matrix.
+    """
+    if packing.groups == 1:
+        return pack(gradients)
+    shares = [_shares(gradient, packing.groups) for gradient in gradients]
+    with tf.name_scope(PACKED_SCOPE):
+        return tf.reduce_sum(tf.concat([_padded(share) for share in shares], 1), 0)
+
+
+def _padded(share: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor with zeros at the end of its last dim, up to a multiple of the alignment."""
+    missing = -int(share.shape[-1]) % ALIGNMENT
+    return tf.pad(share, [[0, 0]] * (len(share.shape) - 1) + [[0, missing]]) if missing else share
+
+
+def _shares(gradient: tf.Tensor, groups: int) -> tf.Tensor:
+    """Returns the shares (D, size) that a gradient is the sum of, each over its own rows."""
+    operation: tf.Operation | None = getattr(gradient, "op", None)
+    kind = operation.type if operation is not None else ""
+    if kind in ("Reshape", "Identity"):
+        return _shares(operation.inputs[0], groups)
+    if kind == "MatMul" and operation.get_attr("transpose_a") and not operation.get_attr("transpose_b"):
+        left, right = (_grouped(operand, groups) for operand in operation.inputs)
+        share = tf.matmul(left, right, transpose_a=True)
+    elif kind == "BiasAddGrad" and operation.get_attr("data_format") == b"NHWC":
+        grouped = _grouped(operation.inputs[0], groups)
+        share = tf.reduce_sum(grouped, list(range(1, len(grouped.shape) - 1)))
+    elif kind == "Sum" and 0 in (axes := _axes(operation)):
+        share = tf.reduce_sum(_grouped(operation.inputs[0], groups), [axis + 1 for axis in axes])
+    else:
+        raise NotPacked(f"operation {kind or type(gradient).__name__}")
+    return tf.reshape(share, [groups, -1])
+
+
+def _grouped(rows: tf.Tensor, groups: int) -> tf.Tensor:
+    """Returns rows (R, ...) as (D, R/D, ...)."""
+    if not rows.shape.is_fully_defined() or rows.shape[0] % groups:
+        raise NotPacked(f"shape {rows.shape}")
+    return tf.reshape(rows, [groups, rows.shape[0] // groups, *rows.shape[1:]])
+
+
+def _axes(operation: tf.Operation) -> list[int]:
+    """Returns the dims that a Sum adds up, none where the graph does not tell."""
+    found = tf.get_static_value(operation.inputs[1])
+    rank = operation.inputs[0].shape.rank
+    return [] if found is None or rank is None else [int(axis) % rank for axis in found.reshape(-1)]

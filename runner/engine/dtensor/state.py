@@ -1,0 +1,100 @@
+"""What a DTensor engine holds on its devices between two calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from runner.data.base import Array
+from runner.engine.dtensor.arrays import pack, unpack, zeros
+from runner.engine.dtensor.variable_reads import read_stored
+from runner.optim.paths import ema_path, slot_path
+from runner.optim.rules import Rule
+
+Variables = Mapping[str, dtensor.DVariable]
+
+
+@dataclass(frozen=True)
+class State:
+    """The model's variables and what the optimizer keeps beside them.
+
+    Attributes:
+      variables: by canonical path, in the model's order.
+      trainable: paths of those that are trained.
+      slots: of the trainable variables, by `runner.optim.paths`; their averages too, where the run keeps them.
+      grad_accum: path to the sum of the gradients of a step's micro-batches so far; empty where a step has one.
+    """
+
+    variables: Variables
+    trainable: Sequence[str]
+    slots: Variables
+    grad_accum: Variables
+
+    @property
+    def saved(self) -> dict[str, dtensor.DVariable]:
+        """Returns what a checkpoint holds, by path."""
+        return {**self.variables, **self.slots}
+
+    @property
+    def non_trainable(self) -> dict[str, dtensor.DVariable]:
+        """Returns variables that no gradient changes, as moving statistics."""
+        return {path: variable for path, variable in self.variables.items() if path not in set(self.trainable)}
+
+    def set_initial(self, values: Mapping[str, Array]) -> None:
+        """Sets variables, and the averages of those that have one, from whole host arrays."""
+        for path, value in values.items():
+            for variable in (self.variables[path], self.slots.get(ema_path(path))):
+                if variable is not None:
+                    variable.assign(pack(value, variable.layout))
+
+    def assign(self, values: Mapping[str, Array]) -> None:
+        """Sets all that a checkpoint holds from whole host arrays."""
+        for path, variable in self.saved.items():
+            variable.assign(pack(values[path], variable.layout))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Puts the averages of the weights, where there are such, into the variables while the context lasts."""
+        averages = {path: self.slots[ema_path(path)] for path in self.trainable if ema_path(path) in self.slots}
+        before = {path: read_stored(self.variables[path]) for path in averages}
+        try:
+            for path, average in averages.items():
+                self.variables[path].assign(average.read_value())
+            yield
+        finally:
+            for path, value in before.items():
+                self.variables[path].assign(value)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Puts variables that no gradient changes back as they were, when the context ends."""
+        before = {path: unpack(variable) for path, variable in self.non_trainable.items()}
+        try:
+            yield
+        finally:
+            for path, value in before.items():
+                self.variables[path].assign(pack(value, self.variables[path].layout))
+
+
+def make_state(
+    variables: Variables, trainable_variables: Sequence[tf.Variable], rule: Rule, *, averages: bool, accumulates: bool
+) -> State:
+    """Returns a state whose slots are zeros.
+
+    Args:
+      variables: by canonical path.
+      trainable_variables: the model's.
+      rule: the optimizer's, which names the slots.
+      averages: moving averages of the weights are kept.
+      accumulates: a step sums the gradients of several micro-batches.
+    """
+    ids = {id(variable) for variable in trainable_variables}
+    trainable = [path for path, variable in variables.items() if id(variable) in ids]
+    slots = {slot_path(slot, path): zeros(variables[path]) for path in trainable for slot in rule.slots}
+    if averages:
+        slots |= {ema_path(path): zeros(variables[path]) for path in trainable}
+    return State(variables, trainable, slots, {p: zeros(variables[p]) for p in trainable} if accumulates else {})

@@ -1,0 +1,89 @@
+"""The layers of `.core` as tf.Modules, with variables on one device or under DTensor layouts. Imports TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from runner.model import scope
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+Layouts = Mapping[str, dtensor.Layout]
+
+
+class Dense(tf.Module):  # type: ignore[misc]
+    """activation(x @ kernel + bias), (batch, in) -> (batch, out).
+
+    Weights are uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010), drawn without state from the layer's key;
+    biases are zero.
+    """
+
+    def __init__(
+        self, name: str, sizes: tuple[int, int], activation: Activation, key: tuple[int, int], layouts: Layouts
+    ) -> None:
+        super().__init__(name=name)
+        self.activation = activation
+        limit = (6.0 / sum(sizes)) ** 0.5
+
+        def kernel() -> tf.Tensor:
+            return tf.random.stateless_uniform(sizes, seed=key, minval=-limit, maxval=limit)
+
+        self.kernel = _variable(f"{name}/kernel", kernel, layouts)
+        self.bias = _variable(f"{name}/bias", lambda: tf.zeros(sizes[1:]), layouts)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the layer's outputs."""
+        with self.name_scope:
+            return self.activation(tf.add(tf.matmul(scope.as_rows(x, self.kernel), self.kernel), self.bias))
+
+
+class Mlp(tf.Module):  # type: ignore[misc]
+    """Flattens examples and applies the layers in order."""
+
+    losses: tuple[tf.Tensor, ...] = ()
+
+    def __init__(self, layers: Sequence[Dense]) -> None:
+        super().__init__(name="mlp")
+        self.layers = list(layers)
+
+    def __call__(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns (batch, units of the last layer); `training` changes nothing here."""
+        del training
+        x = tf.reshape(scope.as_flat(inputs), (-1, math.prod(inputs.shape[1:])))
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys: Sequence[tuple[int, int]]) -> Mlp:
+    """Builds dense layers d1, d2, ..., all but the last with ReLU.
+
+    Args:
+      input_shape: of one example.
+      units: of each layer.
+      layouts: `d1/kernel` and the like -> layout; empty builds on one device.
+      keys: of the initial weights, one a layer.
+    """
+    sizes = [math.prod(input_shape), *units]
+    pairs = list(itertools.pairwise(sizes))
+    last = len(pairs) - 1
+    return Mlp(
+        [
+            Dense(f"d{index + 1}", pair, tf.identity if index == last else tf.nn.relu, keys[index], layouts)
+            for index, pair in enumerate(pairs)
+        ]
+    )
+
+
+def _variable(path: str, draw: Callable[[], tf.Tensor], layouts: Layouts) -> tf.Variable:
+    """Returns a variable of what a function draws, drawn whole: under a sharded layout other numbers come out."""
+    if path not in layouts:
+        return tf.Variable(draw(), name=path)
+    layout = layouts[path]
+    whole = dtensor.Layout.replicated(layout.mesh, layout.rank)
+    value = dtensor.call_with_layout(tf.function(draw), whole)
+    return dtensor.DVariable(dtensor.relayout(value, layout), name=path.replace("/", "."))
