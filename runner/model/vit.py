@@ -131,7 +131,7 @@ def _layers(keras: Any) -> _Parts:
             """Returns the mixed values."""
             q, k, v = inputs
             if scope.splits_space():  # a token attends to all, so each device needs every key and value
-                k, v = (scope.lay(each, [scope.image_batch(), None, scope.MATCH, None]) for each in (k, v))
+                k, v = (scope.lay(each, [scope.batch_axis(), None, scope.MATCH, None]) for each in (k, v))
             scores = tensors.einsum("bqhk,bshk->bhqs", q * (1.0 / math.sqrt(q.shape[-1])), k)
             return tensors.einsum("bhqs,bshk->bqhk", tensors.softmax(scores), v)
 
