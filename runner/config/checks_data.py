@@ -6,9 +6,10 @@ import ast
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.config import checks_augment
 from runner.config.checks_values import finite, folder, one_of, positive
 from runner.config.errors import ConfigError, did_you_mean, refuse
-from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, OWN, DatasetConfig
+from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, DatasetConfig
 from runner.data.splits import parse_split
 from runner.model import definition
 
@@ -45,6 +46,7 @@ def check(config: DatasetConfig) -> None:
         )
     folder("dataset.data_dir", config.data_dir)
     _check_source(config)
+    checks_augment.check(config)
 
 
 def _check_splits(config: DatasetConfig) -> None:
@@ -89,11 +91,11 @@ def _check_source(config: DatasetConfig) -> None:
         _check_target("dataset._target_", config.target, options=config.options)
     elif config.builder is not None:
         _check_target("dataset.builder", config.builder)
-    if config.features is not None and (not config.features or config.name in OWN):
+    if config.features is not None and (not config.features or config.name in (CUSTOM, IMAGE_FOLDER)):
         raise refuse(
             "dataset.features",
             config.features,
-            allowed="names of a TFDS builder's features",
+            allowed="names of a TFDS builder's features, or of the columns of dataset=arrays",
             mend="write dataset.features=[image,label], or leave it out",
         )
 

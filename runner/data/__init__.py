@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from importlib import import_module
 from typing import Protocol, cast
 
+from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.data.augment import augmented
 from runner.data.base import Dataset, Encoding
 from runner.data.cut import Whole, cut
+from runner.data.standardize import chosen, measured, standardized
 
-__all__ = ["Dataset", "load"]
+__all__ = ["Dataset", "load", "load_run"]
 
 # Imported when one is asked for: what each of them imports takes longer than a refused config may.
 _SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)}
 _TFDS = "runner.data.sources.tfds"
+_TARGETS = ("label", "labels", "target", "y")  # what a task predicts where its config names nothing
 
 
 class _Source(Protocol):
@@ -22,13 +28,28 @@ class _Source(Protocol):
     def load(self, config: DatasetConfig, encoding: Encoding | None) -> Whole: ...
 
 
-def load(config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None) -> Dataset:
+def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
+    """Loads the dataset of a run; see `load`.
+
+    Args:
+      config: the run's.
+      encoding: of the recorded run that other data is read for; None: it is made of this data.
+    """
+    targets = config.task.target or list(_TARGETS)
+    keep = [*targets, *([config.task.example_weight] if config.task.example_weight else [])]
+    return load(config.dataset, config.trainer.seed, encoding, keep)
+
+
+def load(
+    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, keep: Collection[str] = _TARGETS
+) -> Dataset:
     """Loads a dataset and cuts it, fetching and decoding it first where that was not done yet.
 
     Args:
       config: the dataset's config.
       seed: the run's, which chooses what is held out.
       encoding: of the run that other data is to be read for; None: it is made of this data.
+      keep: arrays that `dataset.standardize=true` leaves as they are.
 
     Returns:
       The dataset.
@@ -42,5 +63,18 @@ def load(config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None)
       >>> digits.train.specs["image"].shape
       (8, 8, 1)
     """
-    source = cast(_Source, import_module(_SOURCES.get(config.name, _TFDS)))
-    return cut(source.load(config, encoding), config, seed)
+    own = config.builder is None and config.name in _SOURCES
+    source = cast(_Source, import_module(_SOURCES[config.name] if own else _TFDS))
+    whole = source.load(config, encoding)
+    data = cut(whole, config, seed)
+    names = chosen(config.standardize, data.specs, keep)
+    if names:
+        data = cut(
+            standardized(whole, measured(data.train, names) if encoding is None else encoding, names), config, seed
+        )
+    return replace(
+        data,
+        train=augmented(data.train, config, seed, train=True),
+        validation=data.validation and augmented(data.validation, config, seed, train=False),
+        test=augmented(data.test, config, seed, train=False),
+    )

@@ -46,13 +46,12 @@ class ArraySpec:
 
 
 class DataSource(Protocol):
-    """Examples that can be read in any order; a source has no order of its own.
+    """Examples that can be read in any order; a source has no order of its own."""
 
-    Attributes:
-      specs: of its arrays by name.
-    """
-
-    specs: Mapping[str, ArraySpec]
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """Specs of its arrays by name."""
+        ...
 
     @property
     def size(self) -> int:
@@ -73,13 +72,12 @@ class DataSource(Protocol):
 
 @runtime_checkable
 class ExampleSource(DataSource, Protocol):
-    """A source whose examples are made one at a time, by decoding or by a user's code, so that workers share them.
+    """A source whose examples are made one at a time, by decoding or by a user's code, so that workers share them."""
 
-    Attributes:
-      holds_gil: making one is Python code; False where the libraries that do it let go of the interpreter's lock.
-    """
-
-    holds_gil: bool
+    @property
+    def holds_gil(self) -> bool:
+        """Whether making one is Python code; False where the libraries that do it let go of the interpreter's lock."""
+        ...
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -40,6 +41,15 @@ class Whole:
     encoding: Encoding = field(default_factory=Encoding)
 
 
+@runtime_checkable
+class HasColumns(Protocol):
+    """A source that holds some of its arrays whole, as image_folder its labels."""
+
+    def column(self, name: str) -> Array:
+        """Returns one array whole, (size, ...)."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Some examples of one or more sources, in an order of their own.
@@ -57,6 +67,14 @@ class Selection:
         """Number of examples."""
         return sum(len(rows) for _, rows in self.pieces)
 
+    def locate(self, row: int) -> tuple[DataSource, int]:
+        """Returns the source that an example is of, and its row there."""
+        for source, own in self.pieces:
+            if row < len(own):
+                return source, int(own[row])
+            row -= len(own)
+        raise IndexError(f"row {row} lies behind the selection's end")
+
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples."""
         if len(self.pieces) == 1:
@@ -71,6 +89,23 @@ class Selection:
                 for name, array in source.read(own[rows[here] - starts[number]]).items():
                     arrays[name][here] = array
         return arrays
+
+
+class ColumnSelection(Selection):
+    """Some examples of sources that hold arrays whole."""
+
+    def column(self, name: str) -> Array:
+        """Returns one array whole, (size, ...)."""
+        return np.concatenate([_column(source, name)[own] for source, own in self.pieces])
+
+
+def _column(source: DataSource, name: str) -> Array:
+    return source.column(name) if isinstance(source, HasColumns) else cast(ArraySource, source).arrays[name]
+
+
+def _selection(pieces: Sequence[tuple[DataSource, Rows]], specs: Mapping[str, ArraySpec]) -> Selection:
+    whole = all(isinstance(source, ArraySource | HasColumns) for source, _ in pieces)
+    return (ColumnSelection if whole else Selection)(pieces, specs)
 
 
 def cut(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
@@ -96,7 +131,7 @@ def cut(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
     else:
         train, test = _part(train, TEST_SHARE, (_TEST_SEED, *_TEST), "test")
         said["test"] = f"{test.size:,} of {config.train}, the same in every run (there is no split test)"
-        said["train"] = f"{config.train} without those"
+        said["train"] = f"{config.train} without the {test.size:,} of test"
     validation = None
     own = config.name in OWN and "validation" in whole.splits and not config.holdout
     expression = config.validation or ("validation" if own else None)
@@ -105,7 +140,8 @@ def cut(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
     elif config.holdout:
         train, validation = _part(train, config.holdout, (seed, *_HELD_OUT), "holdout")
         said["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
-        said["train"] = f"{said['train']} without the {validation.size:,} of validation"
+        joint = " and" if "without" in said["train"] else " without"
+        said["train"] += f"{joint} the {validation.size:,} of validation"
     return Dataset(
         name=whole.name,
         version=whole.version,
@@ -163,7 +199,7 @@ def select(key: str, text: str, whole: Whole) -> DataSource:
     if len(arrays) < len(pieces):
         if len(pieces) == 1 and (pieces[0][1], pieces[0][2]) == (0, pieces[0][0].size):
             return pieces[0][0]
-        return Selection([(source, np.arange(start, stop)) for source, start, stop in pieces], specs)
+        return _selection([(source, np.arange(start, stop)) for source, start, stop in pieces], specs)
     joined = {name: _gathered([piece[name] for piece in arrays]) for name in specs}
     _check_categories(key, text, whole, joined, specs)
     return ArraySource(joined, specs)
@@ -223,4 +259,4 @@ def _part(source: DataSource, share: float, entropy: Sequence[int], key: str) ->
 def _rows(source: DataSource, rows: Rows) -> DataSource:
     if isinstance(source, ArraySource) and sum(array.nbytes for array in source.arrays.values()) < RAM_BYTES:
         return ArraySource({name: _read_only(array[rows]) for name, array in source.arrays.items()}, source.specs)
-    return Selection([(source, rows)], source.specs)
+    return _selection([(source, rows)], source.specs)

@@ -39,7 +39,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
 
 
 def _code(builder: str | None) -> str | None:
-    """Returns what identifies the source of a user's own builder, of which TFDS knows no version but the stated one."""
+    """Returns what identifies the source of a user's own builder; its stated version may stay while it changes."""
     if builder is None:
         return None
     source = definition.source_of(builder.rpartition(".")[0])

@@ -45,7 +45,7 @@ def decode(root: Path, wanted: Request, *, download: bool, mirror: bool, say: Ca
       ConfigError: the child refused a config value.
       DataError: the data could not be had.
     """
-    paths = [path or os.getcwd() for path in sys.path] if wanted.code else []
+    paths = [path or str(Path.cwd()) for path in sys.path] if wanted.code else []
     job = {"root": str(root), "wanted": asdict(wanted), "download": download, "mirror": mirror, "paths": paths}
     command = [sys.executable, "-P", "-c", _START, str(_ROOT), json.dumps(job)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}

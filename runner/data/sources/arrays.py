@@ -1,0 +1,154 @@
+"""`arrays`: a user's own tables and arrays: a .npz, .npy, .csv or .parquet file, or a folder of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from runner.config.checks_data import TABLES
+from runner.config.errors import DataError, did_you_mean, refuse
+from runner.config.schema_data import DatasetConfig
+from runner.data import tables
+from runner.data.base import Array, Encoding
+from runner.data.cut import Whole
+from runner.data.encode import Column, Words, check_lengths, encode, shown
+
+_OTHER_NAMES = {"val": "validation", "valid": "validation"}
+_SPLITS = ("train", "validation", "test")
+
+
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
+    """Loads a file, or a folder of files.
+
+    A folder's splits are its folders (`train/`), else its files (`train.csv`), where one is called train; else all
+    its files are one split `train`. Files of one split are joined row by row in the order of their names, but for
+    .npy files, each of which is one array.
+
+    Args:
+      config: of which `path` names it, and `features` the columns that are taken.
+      encoding: of the run that the data is read for; None: words are numbered here.
+
+    Raises:
+      ConfigError: there is no such column.
+      DataError: a file can't be read, or holds what no array can.
+    """
+    assert config.path is not None
+    path = Path(config.path).expanduser()
+    files = _files(path)
+    splits, where = {}, {}
+    for split, group in files.items():
+        where[split] = str(group[0]) if len(group) == 1 else str(group[0].parent)
+        splits[split] = _group(group, config.features, where[split])
+    if config.features:
+        for name in config.features:
+            if all(name not in columns for columns in splits.values()):
+                _refuse_feature(name, files)
+    sources, encoding = encode(splits, where, encoding)
+    return Whole(
+        name=path.absolute().name,
+        version="",
+        splits=sources,
+        digest=_digest(files),
+        source=str(path),
+        encoding=encoding,
+    )
+
+
+def _refuse_feature(name: str, files: dict[str, list[Path]]) -> None:
+    there = list(dict.fromkeys(one for group in files.values() for file in group for one in tables.names(file)))
+    if name not in there:
+        hint = did_you_mean(name, there)
+        raise refuse(
+            "dataset.features",
+            name,
+            allowed=f"the columns there are {shown(there)}",
+            mend=hint if hint.startswith("did") else f"write dataset.features=[{','.join(there[:2])}]",
+        )
+
+
+def _files(path: Path) -> dict[str, list[Path]]:
+    """Returns each split's files."""
+    if path.is_file():
+        return {"train": [path]}
+    folders = {
+        one.name: _tables(one) for one in sorted(path.iterdir()) if one.is_dir() and not one.name.startswith(".")
+    }
+    own = _tables(path)
+    if folders.get("train"):
+        found = {name: group for name, group in folders.items() if group}
+    elif any(file.stem == "train" for file in own):
+        found = {}
+        for file in own:
+            found.setdefault(file.stem, []).append(file)
+    else:
+        found = {"train": own} if own else {}
+    if not found:
+        raise DataError(f"{path.absolute()} holds no file that ends in {', '.join(TABLES)}")
+    found = {_OTHER_NAMES.get(name, name): group for name, group in found.items()}
+    return {
+        name: found[name] for name in [*(one for one in _SPLITS if one in found), *sorted(set(found) - {*_SPLITS})]
+    }
+
+
+def _tables(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if one.suffix.lower() in TABLES and not one.name.startswith("."))
+
+
+def _group(files: Sequence[Path], wanted: Sequence[str] | None, where: str) -> dict[str, Column]:
+    """Reads the files of one split."""
+    columns: dict[str, Column] = {}
+    rows: list[tuple[Path, dict[str, Column]]] = []
+    for file in files:
+        found = tables.read(file, wanted)
+        if file.suffix.lower() == ".npy":
+            columns |= found
+        else:
+            check_lengths(found, str(file)) if found else None
+            rows.append((file, found))
+    for file, found in rows[1:]:
+        if set(found) != set(rows[0][1]):
+            differs = sorted(set(found) ^ set(rows[0][1]))
+            raise DataError(f"{file} and {rows[0][0]} are read as one, and only one of them has {shown(differs)}")
+    for name in rows[0][1] if rows else ():
+        if name in columns:
+            raise DataError(f"{where}: {name!r} is in {rows[0][0].name} and in {name}.npy; rename one of them")
+        columns[name] = _joined([(file, found[name]) for file, found in rows], name)
+    if columns:
+        check_lengths(columns, where)
+    elif wanted is None:
+        raise DataError(f"{where} holds no arrays")
+    return columns
+
+
+def _joined(pieces: Sequence[tuple[Path, Column]], name: str) -> Column:
+    if len(pieces) == 1:
+        return pieces[0][1]
+    words = [piece for _, piece in pieces if isinstance(piece, Words)]
+    if not words:
+        plain: list[Array] = [piece for _, piece in pieces if not isinstance(piece, Words)]
+        for (file, _), piece in zip(pieces, plain, strict=True):
+            if piece.shape[1:] != plain[0].shape[1:]:
+                raise DataError(f"{file}, {name}: {list(piece.shape[1:])} an example, and others differ from it")
+        return np.concatenate(plain)
+    if len(words) < len(pieces):
+        file = next(file for file, piece in pieces if not isinstance(piece, Words))
+        raise DataError(f"{file}, {name} holds numbers, and words in other files")
+    values = list(dict.fromkeys(value for one in words for value in one.values))
+    places = {value: place for place, value in enumerate(values)}
+    codes = [np.array([places[value] for value in one.values])[one.codes] for one in words]
+    return Words(values, np.concatenate(codes))
+
+
+def _digest(files: dict[str, list[Path]]) -> str:
+    """Hashes the files' bytes, by split; names matter where several files are one split."""
+    total = hashlib.sha256()
+    for split, group in sorted(files.items()):
+        for file in group:
+            with file.open("rb") as opened:
+                content = hashlib.file_digest(opened, "sha256").hexdigest()
+            name = file.name if len(group) > 1 or file.suffix == ".npy" else file.suffix
+            total.update(f"{split} {name} {content}\n".encode())
+    return total.hexdigest()
