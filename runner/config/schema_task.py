@@ -79,13 +79,13 @@ class CustomOptions:
     """A user's own loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
 
     Attributes:
-      loss: `_target_` in YAML; import path of the loss.
+      target: `_target_` in YAML; import path of the loss.
       maximize: import paths of the metrics of which more is better; a name without a dot is in the loss's module.
       minimize: likewise, of which less is better.
       units: size of the last dim of the model's output; null: as the target's.
     """
 
-    loss: str = ""
+    target: str = ""
     maximize: list[str] = field(default_factory=list)
     minimize: list[str] = field(default_factory=list)
     units: int | None = None

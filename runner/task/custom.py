@@ -23,7 +23,7 @@ PARAMETERS = ("ops", "outputs", "batch")
 
 def paths(options: CustomOptions) -> dict[str, tuple[str, str]]:
     """Returns the metrics: name -> (the config key that names it, full import path)."""
-    module = options.loss.rpartition(".")[0]
+    module = options.target.rpartition(".")[0]
     found = {}
     for key in (MAXIMIZE, MINIMIZE):
         for path in getattr(options, key):
@@ -58,7 +58,7 @@ def check(options: CustomOptions) -> None:
                 + ("the loss" if name == LOSS else "there twice"),
                 mend="give the function another name",
             )
-    for key, path in ((_LOSS, options.loss), *paths(options).values()):
+    for key, path in ((_LOSS, options.target), *paths(options).values()):
         target.check_function(key, path, PARAMETERS)
     if options.units is not None:
         positive("task.units", options.units)
@@ -81,8 +81,8 @@ class Custom(Supervised):
         super().__init__(found, arrays, directions(options))
         self.arrays = dict(arrays)
         self.outputs = self._wanted(found, options)
-        self._loss_path = options.loss
-        self._loss: Measure = target.load(options.loss, _LOSS)
+        self._loss_path = options.target
+        self._loss: Measure = target.load(options.target, _LOSS)
         self._paths = paths(options)
         self._measures: dict[str, Measure] = {
             name: target.load(path, key) for name, (key, path) in self._paths.items()
