@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from runner.compare.lines import Line, Stat, as_number
-from runner.sweep.jobs import short_keys, varied_name
+from runner.config.names import short_keys, varied_name
 from runner.figures import save, subplots
 
 _MOST_CURVES = 20

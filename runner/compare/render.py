@@ -14,7 +14,7 @@ from rich.text import Text
 
 from runner.compare import metrics as named
 from runner.compare.lines import Line, Stat
-from runner.sweep.jobs import short_keys, short_value
+from runner.config.names import short_keys, short_value
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "skipped": "cyan"}
 _WIDTH = 160  # of a pipe or a file

@@ -15,11 +15,11 @@ from runner.compare import diff as differences
 from runner.compare import metrics, plots, render
 from runner.compare.lines import Line, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, history, load
+from runner.config.names import short_keys, varied_name
 from runner.config.schema import TrackingConfig
 from runner.host import folders
-from runner.sweep.jobs import short_keys, varied_name
-from runner.sweep.parent import find, open_tracking
 from runner.tracking.store import Store
+from runner.tracking.sweeps import find, open_tracking
 
 
 def _open(options: argparse.Namespace) -> Store:

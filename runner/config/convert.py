@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,12 +14,11 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from runner.config import checks, renamed, secrets
+from runner.config import checks, options, renamed, secrets
 from runner.config.checks_values import leaves
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.kinds import misfit
-from runner.config.schema import AugmentConfig, ModelConfig, RunConfig, TaskConfig, TrackingConfig
-from runner.config.schema_task import OPTIONS
+from runner.config.schema import RunConfig, TrackingConfig
 
 _WORDS = ("resume", "branch", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
@@ -83,13 +82,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         raise refuse(name, node, allowed="an option of the group or keys under it", mend=f"write {name}.key=value")
     try:
         _check_missing(OmegaConf.to_container(node), f"{name}.")
-        if name == "model":
-            return _model(node)
-        content = renamed.group(name, OmegaConf.to_container(node, resolve=True))  # type: ignore[arg-type]
-        if name == "dataset":
-            content = _dataset(content)
-        if name == "task":
-            content = _task(content)
+        content = options.arranged(name, renamed.group(name, _plain(node)))
         for key in content:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
         if (wrong := misfit(_GROUPS[name], content, name)) is not None:
@@ -106,60 +99,10 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         raise _refuse_value(name, node, error) from error
 
 
-def _model(node: DictConfig) -> ModelConfig:
+def _plain(node: DictConfig) -> dict[str, Any]:
     content = OmegaConf.to_container(node, resolve=True)
     assert isinstance(content, dict)
-    target = content.pop("_target_", "")
-    if not isinstance(target, str):
-        raise refuse(
-            "model._target_", target, allowed="an import path", mend="write model._target_=package.module.function"
-        )
-    return ModelConfig(target=target, options={str(key): value for key, value in content.items()})
-
-
-def _dataset(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a dataset's keys as its dataclass has them: what calls a user's own code has its options beside it."""
-    steps = content.get("augment")
-    if isinstance(steps, list):
-        content = content | {"augment": [_beside(AugmentConfig, one) for one in steps]}
-    if "_target_" not in content:
-        for key in ("target", "options"):
-            if key in content:
-                _known_key("dataset", key, [spec.name for spec in fields(_GROUPS["dataset"]) if spec.name != key])  # type: ignore[arg-type]
-        return content
-    return _beside(_GROUPS["dataset"], content)
-
-
-def _task(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a task's keys as its dataclass has them: names in lists, and what its option alone has as `options`."""
-    name = content.get("name")
-    if name not in OPTIONS:
-        raise refuse("task.name", name, allowed=f"one of {', '.join(OPTIONS)}", mend=did_you_mean(str(name), OPTIONS))
-    shared = [spec.name for spec in fields(TaskConfig) if spec.name != "options"]
-    kind, words = OPTIONS[name], {"_target_": "loss"} if name == "custom" else {}
-    own = [spec.name for spec in fields(kind) if spec.name not in words.values()]
-    for key in content:
-        _known_key("task", key, [*shared, *words, *own])
-    options = {words.get(key, key): value for key, value in content.items() if key not in shared}
-    if (wrong := misfit(kind, options, "task")) is not None:
-        raise wrong
-    typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.create(options)))
-    assert is_dataclass(typed)
-    lists = {key: [one] if isinstance(one, str) else one for key in ("target", "inputs") if (one := content.get(key))}
-    kept = {key: content[key] for key in ("name", "example_weight") if key in content}
-    return {**kept, **lists, "options": asdict(typed)}  # type: ignore[arg-type]
-
-
-def _beside(kind: Any, content: Any) -> Any:
-    """Returns a mapping with `_target_` as `target`, and the keys that a dataclass has not as `options`."""
-    if not isinstance(content, Mapping):
-        return content  # refused by its type
-    own = {spec.name for spec in fields(kind)} - {"target", "options"}
-    return {
-        **{key: value for key, value in content.items() if key in own},
-        "target": content.get("_target_", ""),
-        "options": {str(key): value for key, value in content.items() if key not in own and key != "_target_"},
-    }
+    return {str(key): value for key, value in content.items()}
 
 
 def _known_key(group: str, key: str, known: list[str]) -> None:

@@ -107,7 +107,7 @@ class ModelConfig:
 
     Attributes:
       target: `_target_` in YAML; import path of a callable
-        `(keras, input_shape, num_classes, **options) -> keras.Model`.
+        `(keras, inputs, outputs, **options) -> keras.Model`.
       options: keyword arguments of the builder; in YAML they stand beside `_target_`.
     """
 
@@ -241,15 +241,16 @@ class SweepConfig:
 
     Attributes:
       name: of the sweep's own run; null: made of what varies.
-      metric: by which jobs are compared.
-      direction: of the metric: `maximize` or `minimize`.
+      metric: by which jobs are compared, as `eval/loss`; `auto`: the task's first one of which more is better, else
+        the loss.
+      direction: `maximize` or `minimize`; null: whichever the metric itself says is better.
       resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
       skip_finished: skips a job that a finished run covers: equal config, equal code.
     """
 
     name: str | None = None
-    metric: str = "eval/accuracy"
-    direction: str = "maximize"
+    metric: str = "auto"
+    direction: str | None = None
     resume: str | None = None
     skip_finished: bool = False
 
@@ -265,6 +266,17 @@ class PlanConfig:
 
     bandwidth_gb_s: float | None = None
     gflops: float | None = None
+
+
+@dataclass
+class EvaluateConfig:
+    """What `runner.evaluate` evaluates.
+
+    Attributes:
+      split: `test`, `validation`, `train`, or a split expression, as `test[:1000]`.
+    """
+
+    split: str = "test"
 
 
 @dataclass
@@ -303,6 +315,7 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
     branch: str | None = None

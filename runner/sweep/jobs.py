@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from runner.config.names import varied_name
+
 JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
 GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
 OUTCOME_FILE = "job.json"
-_LONGEST_NUMBER = 8
 
 
 @dataclass(frozen=True)
@@ -104,37 +105,3 @@ def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
     if signum > 0:
         return Outcome("failed", exit_code, seconds, f"the process was aborted by signal {signum}")
     return Outcome("failed", exit_code, seconds, error or f"exit code {exit_code}")
-
-
-def varied_name(varied: Mapping[str, str]) -> str:
-    """Returns the short name of what varies: the last word of each key, more of it where two are alike.
-
-    >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
-    'batch_size=64,mesh=batch8'
-    >>> varied_name({"mesh.axes.batch": "2", "layout.batch": "x"})
-    'axes.batch=2,layout.batch=x'
-    """
-    return ",".join(f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items())
-
-
-def short_value(value: str) -> str:
-    """Returns a drawn number with as many digits as a person reads."""
-    if len(value) <= _LONGEST_NUMBER:
-        return value
-    try:
-        return f"{float(value):.4g}"
-    except ValueError:
-        return value
-
-
-def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Returns a short form of each dotted key, by which it can still be told from the others."""
-    short: dict[str, str] = {}
-    for key in keys:
-        parts = key.lstrip("+").split(".")
-        for count in range(1, len(parts) + 1):
-            short[key] = ".".join(parts[-count:])
-            others = (other.lstrip("+").split(".")[-count:] for other in keys if other != key)
-            if all(other != parts[-count:] for other in others):
-                break
-    return short

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from runner.config.errors import TrackingError
+from runner.config.names import varied_name
 from runner.host.outputs import append_whole, spared
-from runner.sweep.jobs import varied_name
 
 _VARIABLE = "RUNNER_SWEEP_JOB"
 LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it

@@ -11,23 +11,23 @@ from pathlib import Path
 
 from mlflow.entities import Run
 
-from runner.config.errors import ConfigError, TrackingError
+from runner.config.errors import TrackingError
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.tracking import start
 from runner.tracking.base import Status
 from runner.tracking.dead import NOTE, mark_dead_runs
-from runner.tracking.location import tracking_uri, ui_lines
+from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
-from runner.tracking.store import Store, open_store
+from runner.tracking.store import Store
+from runner.tracking.sweeps import KIND_TAG, open_tracking
 from runner.training.checkpoint import signature
 
-KIND_TAG, ARGV_TAG, _SIGNATURE_TAG = "runner.kind", "runner.sweep.argv", "runner.sweep.signature"
+ARGV_TAG, _SIGNATURE_TAG = "runner.sweep.argv", "runner.sweep.signature"
 _SIGNED = "sweep"  # what the signature is of, beside the command line
-LATEST = "latest"
 _PAGE = 1000
 
 
@@ -136,43 +136,6 @@ def open_parent(
         return Parent(store, start.create(store, spec, project_root()))
     store = replace(store, experiment_id=start.resume(store, resume, replace(spec, params={})))
     return Parent(store, resume)
-
-
-def open_tracking(config: TrackingConfig) -> Store:
-    """Opens the store that the `tracking` group names.
-
-    Raises:
-      TrackingError: it can't be used.
-    """
-    return open_store(tracking_uri(config.uri, project_root()), config.experiment)
-
-
-def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
-    """Finds a sweep's run.
-
-    Args:
-      store: where.
-      which: a run id, the start of one, a run name, or `latest`.
-      experiments: ids of the experiments to look in; none: all of them.
-
-    Returns:
-      The run.
-
-    Raises:
-      ConfigError: there is none.
-    """
-    where = list(experiments) or [one.experiment_id for one in store.client.search_experiments()]
-    runs = store.client.search_runs(
-        where,
-        filter_string=f"tags.`{KIND_TAG}` = 'sweep'",
-        max_results=_PAGE,
-        order_by=["attributes.start_time DESC"],
-    )
-    for run in runs:
-        if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
-            return run
-    known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in list(runs)[:3]) or "none yet"
-    raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")
 
 
 def argv_tags(arguments: Sequence[str]) -> dict[str, str]:

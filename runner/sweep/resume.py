@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from runner.sweep import parent
+    from runner.tracking import sweeps
     from runner.training.checkpoint import resume, runs
 else:
-    parent = late("runner.sweep.parent")
+    parent, sweeps = late("runner.sweep.parent"), late("runner.tracking.sweeps")
     resume, runs = late("runner.training.checkpoint.resume"), late("runner.training.checkpoint.runs")
 
 _KEY = "sweep.resume"
@@ -49,9 +50,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
     config = _tracking([one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")])
     if config.name == "none":
         raise ConfigError(f"{_KEY}={wanted[-1]} is refused: tracking=none keeps no sweep; drop one of the two")
-    store = parent.open_tracking(config)
+    store = sweeps.open_tracking(config)
     named = any(key_of(one) in ("tracking.experiment", "experiment") for one in typed)
-    run = parent.find(store, wanted[-1], [store.experiment_id] if named else [])
+    run = sweeps.find(store, wanted[-1], [store.experiment_id] if named else [])
     record = Record(_KEY, run.info.run_id, parent.is_own(run))
     left = [one for one in parent.recorded_arguments(run) if one not in _MULTIRUN]
     recorded = record.checked(without(left, [key_of(one) for one in typed]))

@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from runner.config.names import varied_name
 from runner.config.secrets import STUDIES, reveal
-from runner.sweep.jobs import Job, JobStatus, Outcome, varied_name
+from runner.sweep.jobs import Job, JobStatus, Outcome
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.refusals import nothing_to_search
 from runner.sweep.space import distribution

@@ -15,15 +15,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.cli.beginning import Refused, directory
-from runner.config.checks import check_sweep
+from runner.config import checks_sweep
 from runner.config.convert import as_typed, convert, convert_group, resolved
 from runner.config.errors import ConfigError
+from runner.config.names import short_keys, varied_name
 from runner.config.refusals import one_line
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.host import folders, signals
 from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
-from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome, short_keys, varied_name
+from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
 from runner.sweep.member import VALUES_FILE, write_parent
 from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides
@@ -80,8 +81,8 @@ class Sweep:
         assert isinstance(settings, SweepConfig)
         assert isinstance(tracking, TrackingConfig)
         uri.check(tracking)
-        check_sweep(settings)
-        self.settings, self.tracking = settings, tracking
+        self.settings = checks_sweep.settled(settings, convert_group("task", config))
+        self.tracking = tracking
         self.folder = directory(config, _DIR)
         arguments = arguments_of(config)
         check(config, arguments)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
+Example: TypeAlias = "np.ndarray | Mapping[str, np.ndarray]"  # of a model's inputs: one array, or arrays by name
 
 
 class Predicts(Protocol):
     """What a tracker uses of a Keras model."""
 
-    def predict(self, x: np.ndarray, *, verbose: int) -> np.ndarray:
+    def predict(self, x: Example, *, verbose: int) -> np.ndarray:
         """Returns what it predicts for a batch."""
 
 
@@ -58,7 +59,7 @@ class Tracker(Protocol):
           folder: folder in the run's artifacts; null: their root.
         """
 
-    def log_keras_model(self, model: Predicts, input_example: np.ndarray, name: str = "model") -> None:
+    def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Stores a model with pinned requirements, at once; a failure is a line on stderr.
 
         Args:
@@ -114,7 +115,7 @@ class NullTracker:
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Does nothing."""
 
-    def log_keras_model(self, model: Predicts, input_example: np.ndarray, name: str = "model") -> None:
+    def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Does nothing."""
 
     def logged(self) -> dict[str, dict[int, float]]:

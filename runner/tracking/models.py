@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 import mlflow
 from mlflow.models import Model, infer_signature
 
-from runner.tracking.base import Predicts
+from runner.tracking.base import Example, Predicts
 from runner.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROWS = 8  # of the example that the signature is taken from
 
 
-def log_keras_model(store: Store, run_id: str, model: Predicts, example: np.ndarray, *, name: str, step: int) -> str:
+def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example, *, name: str, step: int) -> str:
     """Stores a model as a logged model of a run.
 
     Loading a tf_keras model back needs TF_USE_LEGACY_KERAS=1, as training it did.
@@ -38,7 +38,8 @@ def log_keras_model(store: Store, run_id: str, model: Predicts, example: np.ndar
     Returns:
       The model's URI, as `models:/m-...`.
     """
-    rows = example[:_ROWS]
+    is_named = isinstance(example, Mapping)
+    rows = {name: array[:_ROWS] for name, array in example.items()} if is_named else example[:_ROWS]
     is_legacy = _is_tf_keras(model)
     flavor = importlib.import_module("mlflow.tensorflow" if is_legacy else "mlflow.keras")
     with pointed_at(store.uri):

@@ -15,7 +15,7 @@ from runner.config.schema import TrackingConfig
 from runner.host.late import late
 from runner.host.signals import current
 from runner.tracking import start, unsent
-from runner.tracking.base import Predicts, Status, Tracker
+from runner.tracking.base import Example, Predicts, Status, Tracker
 from runner.tracking.dead import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
@@ -87,7 +87,7 @@ class MlflowTracker:
             return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
 
-    def log_keras_model(self, model: Predicts, input_example: np.ndarray, name: str = "model") -> None:
+    def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Stores a model at once; see `Tracker`."""
         self.flush(self._finish_timeout_s)  # the model shows the metrics of its step
         try:

@@ -12,11 +12,12 @@ from runner.compare.records import RunRecord
 from runner.config.errors import ConfigError
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
-from runner.sweep.parent import ARGV_TAG, KIND_TAG
+from runner.sweep.parent import ARGV_TAG
 from runner.sweep.plugins import combinations
 from runner.sweep.scaling import EFFICIENCY, Entry, with_efficiency
 from runner.sweep.state import varied_of, varied_values
 from runner.tracking.store import open_store
+from runner.tracking.sweeps import KIND_TAG
 
 CONFIG = {
     "dataset": {"batch_size": 64, "data_dir": None},

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from runner.config.errors import Interrupted
+from runner.config.names import short_keys, varied_name
 from runner.host.signals import StopRequest
-from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of, short_keys, varied_name
+from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of
 from runner.sweep.process import LOG_FILE, STOP_FILE, Command, JobProcess, run_to_end
 from runner.sweep.schedule import run_jobs
 

@@ -1,0 +1,83 @@
+"""Checks of `engine` and `against`; see `runner.config.checks`."""
+
+from __future__ import annotations
+
+from runner.config.checks_values import changed, one_of, positive
+from runner.config.errors import refuse
+from runner.config.schema import EngineConfig, RunConfig
+from runner.engine.registry import ENGINES, check_installed
+from runner.model import target
+
+_MOST_THREADS = 1024
+
+
+def check(config: RunConfig) -> None:
+    """Checks the two groups.
+
+    Raises:
+      ConfigError: the first thing found that cannot work.
+    """
+    one_of("engine.name", config.engine.name, tuple(ENGINES))
+    for key in ("loop", "data"):
+        one_of(f"engine.{key}", getattr(config.engine, key), ("auto", "device", "host"))
+    check_installed(config.engine.name)
+    _check_against(config)
+    _check_precision(config)
+    _check_keys(config.engine)
+
+
+def _check_keys(config: EngineConfig) -> None:
+    """Refuses keys of the other engines; at their defaults they stand in no option's file, but in the schema."""
+    key, threads = "engine.intra_op_threads", config.intra_op_threads
+    if threads is not None:
+        positive(key, threads)
+        if threads > _MOST_THREADS:
+            raise refuse(key, threads, allowed=f"at most {_MOST_THREADS}", mend=f"leave {key} out")
+    own = ENGINES[config.name].keys
+    for entry_name, entry in ENGINES.items():
+        for other in changed(config, [key for key in entry.keys if key not in own]):
+            raise refuse(
+                f"engine.{other}",
+                getattr(config, other),
+                allowed=f"engine.name={config.name} has no such key",
+                mend=f"leave {other} out, or set engine={entry_name}",
+            )
+
+
+def check_builder(config: RunConfig) -> None:
+    """Refuses a builder of Keras models for the engine that trains none; `model` is checked."""
+    for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
+        if engine and ENGINES[engine].takes_layouts and not target.takes(config.model, target.LAYOUTS):
+            raise refuse(
+                key,
+                engine,
+                allowed=f"it trains what takes `{target.LAYOUTS}`, and model._target_={config.model.target} does not",
+                mend="set model=mlp_core, or another engine for a builder of Keras models",
+            )
+
+
+def _check_precision(config: RunConfig) -> None:
+    key, precision = "engine.precision", config.engine.precision
+    one_of(key, precision, tuple({one: None for entry in ENGINES.values() for one in entry.precisions}))
+    for name, mend in (
+        (config.engine.name, f"set engine=jax or {key}=float32"),
+        (config.against.engine, f"set {key}=float32 to compare engines"),
+    ):
+        if name and precision not in ENGINES[name].precisions:
+            allowed = f"float32 with engine {name}, whose models take DTensor layouts or mixed precision, not both"
+            raise refuse(key, precision, allowed=allowed, mend=mend)
+
+
+def _check_against(config: RunConfig) -> None:
+    key, other = "against.engine", config.against.engine
+    if other is None:
+        return
+    one_of(key, other, tuple(ENGINES))
+    if other == config.engine.name:
+        raise refuse(
+            key,
+            other,
+            allowed=f"another engine than engine.name={other}",
+            mend=f"set {key}={next(name for name in ENGINES if name != other)}, or leave it out for one device",
+        )
+    check_installed(other, key)

@@ -1,0 +1,54 @@
+"""Finds the runs that stand for whole sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlflow.entities import Run
+
+from runner.config.errors import ConfigError
+from runner.config.schema import TrackingConfig
+from runner.host.paths import project_root
+from runner.tracking.location import tracking_uri
+from runner.tracking.store import Store, open_store
+
+KIND_TAG = "runner.kind"
+LATEST = "latest"
+_PAGE = 1000
+
+
+def open_tracking(config: TrackingConfig) -> Store:
+    """Opens the store that the `tracking` group names.
+
+    Raises:
+      TrackingError: it can't be used.
+    """
+    return open_store(tracking_uri(config.uri, project_root()), config.experiment)
+
+
+def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
+    """Finds a sweep's run.
+
+    Args:
+      store: where.
+      which: a run id, the start of one, a run name, or `latest`.
+      experiments: ids of the experiments to look in; none: all of them.
+
+    Returns:
+      The run.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    where = list(experiments) or [one.experiment_id for one in store.client.search_experiments()]
+    runs = store.client.search_runs(
+        where,
+        filter_string=f"tags.`{KIND_TAG}` = 'sweep'",
+        max_results=_PAGE,
+        order_by=["attributes.start_time DESC"],
+    )
+    for run in runs:
+        if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
+            return run
+    known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in list(runs)[:3]) or "none yet"
+    raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")

@@ -1,0 +1,192 @@
+"""The order of the house: what imports what, and the measures that the whole package keeps."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "runner"
+IMAGES_AND_CLASSES = re.compile(r"accuracy|confusion|num_classes|/ ?255|cross.?entropy", re.IGNORECASE)
+HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotlib", "optuna", "pandas", "sklearn")
+
+# From the commands down to what knows nothing of a run; a part imports from those below it.
+ORDER = (
+    *("__main__", "cli", "run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
+    *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
+    *("config", "host"),
+)
+# Arrows that point up all the same.
+UP = {
+    ("config", "*"): "a check between groups asks the part that the group is of",
+    ("host", "config"): "errors and secrets, which know nothing of a config",
+    ("model", "engine"): "a builder is given what an engine is made of: specs of arrays and the task",
+    ("data", "model"): "an import path of a user's is looked at as a builder's is",
+    ("sweep", "cli"): "a sweep begins as a run does: the folder is claimed before Hydra writes",
+    ("compare", "cli"): "exit codes",
+    ("verify", "run"): "a verification is recorded as a run is",
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and is_for_types(child):
+            for one in child.orelse:
+                yield one
+                yield from at_run_time(one)
+        else:
+            yield child
+            yield from at_run_time(child)
+
+
+def module_of(name: str) -> str | None:
+    """The module that an imported name is, or is in."""
+    while name and name not in modules():
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The package's modules that a module imports, at whatever time: those in functions and the late ones too."""
+    names: list[str] = []
+    for node in at_run_time(tree):
+        if isinstance(node, ast.Import):
+            names += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{one.name}" for one in node.names]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            names += [str(node.args[0].value)] if called in ("late", "import_module") else []
+    return {found for name in names if (found := module_of(name)) is not None}
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    # A package is imported before what is in it, whoever imports that.
+    return {
+        name: {one for one in imported(tree) if not f"{name}.".startswith(f"{one}.")}
+        for name, tree in modules().items()
+    }
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules each of which reaches every other one."""
+
+    def reached(start: str) -> set[str]:
+        found, open_ = set[str](), [start]
+        while open_:
+            for one in edges[open_.pop()] - found:
+                found.add(one)
+                open_.append(one)
+        return found
+
+    reach = {name: reached(name) for name in edges}
+    groups = {tuple(sorted(one for one in reach[name] if name in reach[one])) for name in edges if name in reach[name]}
+    return sorted(map(list, groups))
+
+
+def test_no_imports_run_in_a_circle_late_ones_included() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    assert circles(graph()) == []
+
+
+def part(name: str) -> str:
+    pieces = name.split(".")
+    return pieces[1] if len(pieces) > 1 else ""
+
+
+def test_arrows_of_import_point_down() -> None:
+    parts = {part(name) for name in modules()} - {""}
+    assert parts <= set(ORDER), "each part has its place"
+    up = {
+        (part(name), part(other))
+        for name, others in graph().items()
+        for other in others
+        if part(name) and part(other) and ORDER.index(part(other)) < ORDER.index(part(name))
+        if not name.endswith(("__main__", ".replay"))  # each starts a command
+    }
+    assert sorted(pair for pair in up if pair not in UP and (pair[0], "*") not in UP) == []
+
+
+def test_the_engines_know_nothing_of_each_other() -> None:
+    for one, other in (("dtensor", "jax"), ("jax", "dtensor")):
+        seen = [name for name in modules() if name.startswith(f"runner.engine.{one}")]
+        assert [name for name in seen if any(to.startswith(f"runner.engine.{other}") for to in graph()[name])] == []
+
+
+def test_a_file_holds_one_idea() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in PACKAGE.rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 400
+    }
+    assert long == {}
+
+
+def lines() -> int:
+    return sum(len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py"))
+
+
+def test_imports_stand_at_the_top() -> None:
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert len(found) <= 2 * lines() / 1000, found
+
+
+def test_types_are_real_ones() -> None:
+    found = {name: len(re.findall(r"\bAny\b", ast.unparse(tree))) for name, tree in modules().items()}
+    most = sorted(found, key=lambda name: -found[name])[:10]
+    assert sum(found.values()) <= 12 * lines() / 1000, {name: found[name] for name in most}
+
+
+@pytest.mark.parametrize("word", ["accuracy", "confusion matrix", "num_classes", "/ 255", "cross-entropy"])
+def test_the_words_of_classification_are_seen(word: str) -> None:
+    assert IMAGES_AND_CLASSES.search(word)
+
+
+def test_only_tasks_data_and_models_know_of_images_and_classes() -> None:
+    """`num_classes` may be named where a command line of before is understood: builders are asked for it in model/."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] not in ("task", "data", "model")
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if IMAGES_AND_CLASSES.search(line)
+    ]
+    assert found == []
+
+
+def test_a_refusal_comes_before_anything_heavy_is_imported() -> None:
+    """What every command imports before its config is checked."""
+    code = f"import sys, runner.cli.app, hydra_plugins.runner_sweep; print(sorted({{*{HEAVY}}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
