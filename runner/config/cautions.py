@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from runner import mesh
 from runner.config.checks_values import as_float32, changed
 from runner.config.schema import OptimizerConfig, RunConfig
-from runner.engine.base import Array
 from runner.host import cores
-from runner.optim.rules import learning_rate
+from runner.optim.schedules import learning_rate
 
 _DEVICES_A_CORE = 8
-_ROUNDING = 1e-2  # of a sum over the classes, in bfloat16 too
-_CLASSES = 8  # of so many logits, one at least is below 0 or above 1 at the start of any usual training
 
 
 def of_config(config: RunConfig) -> list[str]:
@@ -36,7 +31,7 @@ def of_config(config: RunConfig) -> list[str]:
             trainer.early_stopping,
             ("patience", "min_delta"),
             trainer.early_stopping.metric,
-            "early_stopping.metric=eval/accuracy",
+            "early_stopping.metric=auto",
         ),
         ("trainer.profile", trainer.profile, ("steps",), trainer.profile.start is not None, "profile.start=10"),
     ]
@@ -73,20 +68,4 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
             f"{key}.name={schedule.name} gives a learning rate of 0 in the second half of the run, which trains "
             f"nothing; set a larger {key}.decay_steps, or a rate above 0 for it"
         ]
-    return []
-
-
-def of_outputs(outputs: Array) -> list[str]:
-    """Returns what outputs tell that are no logits: the loss takes their softmax, a second one hardly trains.
-
-    Args:
-      outputs: float32 (examples, classes), what an untrained model gives where logits are wanted.
-    """
-    mend = "end the model in a layer without an activation: the loss is computed from logits"
-    if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
-        return []
-    if np.allclose(outputs.sum(axis=1), 1.0, rtol=0, atol=_ROUNDING):
-        return [f"the model's outputs sum to 1, as those of a softmax; {mend}"]
-    if outputs.shape[1] >= _CLASSES and ((outputs > 0) & (outputs < 1)).all():
-        return [f"the model's outputs all lie between 0 and 1, as those of a sigmoid; {mend}"]
     return []

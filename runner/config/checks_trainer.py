@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 from runner.config.checks_values import folder, one_of, positive, within
 from runner.config.errors import refuse
 from runner.config.schema_trainer import TrainerConfig
-from runner.metrics import EVALUATED
+from runner.metrics import AUTO, default, evaluated
 
 _LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
 
 
-def check(config: TrainerConfig) -> None:
+def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
     """Checks the group.
+
+    Args:
+      config: the group.
+      directions: the task's metrics of an evaluation, `loss` first.
 
     Raises:
       ConfigError: the first thing found that cannot work.
@@ -29,6 +35,7 @@ def check(config: TrainerConfig) -> None:
     _check_lengths(config)
     _check_checkpoint(config)
     _check_early_stopping(config)
+    with_metrics(config, directions)
     one_of("trainer.eval_mean", config.eval_mean, ("examples", "batches"))
     _check_on_nan(config)
     positive("trainer.profile.steps", config.profile.steps)
@@ -56,25 +63,44 @@ def _check_checkpoint(config: TrainerConfig) -> None:
     if checkpoint.every_steps is not None:
         positive(f"{key}.every_steps", checkpoint.every_steps)
     within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)
-    if checkpoint.best is not None:
-        one_of(f"{key}.best", checkpoint.best, EVALUATED)
+
+
+def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> TrainerConfig:
+    """Returns the group with the metrics that `auto` stands for.
+
+    The best checkpoint goes by what early stopping goes by, and both by the task's own first choice.
+
+    Args:
+      config: checked.
+      directions: the task's metrics of an evaluation, `loss` first.
+
+    Raises:
+      ConfigError: a key names a metric that the task does not have.
+    """
+    names, early, best = evaluated(directions), config.early_stopping, config.checkpoint.best
+    stops_by = default(directions) if early.metric == AUTO else early.metric
+    best = (stops_by or default(directions)) if best == AUTO else best
+    for key, metric in (("early_stopping.metric", stops_by), ("checkpoint.best", best)):
+        if metric is not None:
+            one_of(f"trainer.{key}", metric, (*names, AUTO))
+    if config.checkpoint.enabled and stops_by is not None and best != stops_by:
+        raise refuse(
+            "trainer.early_stopping.metric",
+            early.metric,
+            allowed=f"the metric of the best checkpoint, and trainer.checkpoint.best={best or 'null'}",
+            mend=f"set trainer.checkpoint.best={stops_by}",
+        )
+    return replace(
+        config,
+        early_stopping=replace(early, metric=stops_by),
+        checkpoint=replace(config.checkpoint, best=best),
+    )
 
 
 def _check_early_stopping(config: TrainerConfig) -> None:
     early, key = config.early_stopping, "trainer.early_stopping"
     positive(f"{key}.patience", early.patience)
     within(f"{key}.min_delta", early.min_delta, 0.0, math.inf)
-    if early.metric is None:
-        return
-    one_of(f"{key}.metric", early.metric, EVALUATED)
-    best = config.checkpoint.best
-    if config.checkpoint.enabled and best != early.metric:
-        raise refuse(
-            f"{key}.metric",
-            early.metric,
-            allowed=f"the metric of the best checkpoint, and trainer.checkpoint.best={best or 'null'}",
-            mend=f"set trainer.checkpoint.best={early.metric}",
-        )
 
 
 def _check_on_nan(config: TrainerConfig) -> None:

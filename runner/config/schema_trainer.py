@@ -16,7 +16,8 @@ class CheckpointConfig:
       every_steps: saves after every so many steps; null: not by steps.
       every_minutes: saves when the last checkpoint is that old; null: not by time.
       keep: how many of the last checkpoints stay, besides the best.
-      best: keeps the checkpoint with the best `eval/accuracy` or `eval/loss`; null: none for its metric.
+      best: keeps the checkpoint that is the best by a metric of the task, as `eval/loss`; `auto`: by that of early
+        stopping, else by the task's first metric of which more is better, else by the loss; null: none for its metric.
       folder: where runs keep their checkpoints; null: outputs/checkpoints.
     """
 
@@ -24,7 +25,7 @@ class CheckpointConfig:
     every_steps: int | None = None
     every_minutes: float | None = 10.0
     keep: int = 2
-    best: str | None = "eval/accuracy"
+    best: str | None = "auto"
     folder: str | None = None
 
 
@@ -33,7 +34,8 @@ class EarlyStoppingConfig:
     """Ends a run whose evaluations get no better.
 
     Attributes:
-      metric: `eval/accuracy` or `eval/loss`; null: the run trains for all its epochs.
+      metric: one of the task's, as `eval/loss`; `auto`: as for the best checkpoint; null: the run trains for all its
+        epochs.
       patience: evaluations in a row without an improvement that end the run.
       min_delta: what a value must be better by than the best so far to count as an improvement.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -11,14 +12,20 @@ from rich.console import Console
 import runner.data
 from runner import mesh
 from runner.config.convert import resolved
+from runner.config.errors import refuse
 from runner.config.schema import RunConfig
-from runner.evaluate.report import make_report
+from runner.data.augment import Augmented
+from runner.data.base import Dataset, DataSource
+from runner.engine.base import DataSpec
+from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.task import make_task
 from runner.tracking.attach import attach
-from runner.training import plots
 from runner.training.display import result_table
+
+_WORDS = ("train", "validation", "test")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -29,7 +36,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       composed: the same as Hydra composed it, for the record.
 
     Raises:
-      ConfigError: there is no such run or checkpoint, or it is of another model.
+      ConfigError: there is no such run, checkpoint or split, or it is of another model.
       DataError, EngineError, TrackingError, Interrupted: as in training.
     """
     console = Console(highlight=False)
@@ -37,30 +44,52 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    if config.evaluate.split not in _WORDS:
+        config = replace(config, dataset=replace(config.dataset, test=config.evaluate.split))
     with heard():
         store = attach(config.tracking, saved.run.run_id)
-        data = runner.data.load(config.dataset)
-        engine = restored(config, saved, data, folder / "runner.log")
-        metrics = evaluated(config, engine, data.eval, config.trainer.limit_eval_batches)
-        report = make_report(
-            metrics,
-            data.class_names,
+        data = runner.data.load_run(config, saved.encoding)
+        task = make_task(config.task, data.specs, data.train, saved.constants)
+        source, split = _chosen(config, data)
+        engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+        found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
+        shown = task.report(found, source, split)
+        report = EvaluationReport(
             run=saved.run.run,
             step=saved.checkpoint.step,
             dataset=data.name,
-            split=config.dataset.eval,
+            split=split,
             mesh=mesh.describe(config.mesh.axes),
+            metrics=found.metrics,
+            examples=found.examples,
+            tables=shown.tables,
         )
-        console.print(report.table())
+        for table in report.printed():
+            console.print(table)
         console.print(result_table(report.totals()))
-        pictures = [folder / "confusion.png", folder / "wrong.png"]
-        plots.confusion(pictures[0], metrics.confusion, data.class_names, config.dataset.eval)
-        plots.wrong(
-            pictures[1], data.eval.images, data.eval.labels, metrics.logits, data.class_names, config.dataset.eval
-        )
-        files = [folder / "config.yaml", *report.write(folder), *pictures]
-        place = place_of(config, saved)
-        store.log_metrics(saved.checkpoint.step, report.metrics(place))
+        for name, write in shown.files.items():
+            write(folder / name)
+        files = [folder / "config.yaml", *report.write(folder), *(folder / name for name in shown.files)]
+        place = place_of(config, saved, split)
+        store.log_metrics(saved.checkpoint.step, report.logged(place))
         store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")
     for line in [f"files: {folder}", *store.describe()]:
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
+    """Returns the split that `evaluate.split` asks for, and its expression where it has one."""
+    wanted = config.evaluate.split
+    if wanted == "train":  # as an evaluation sees it: nothing is drawn
+        plain = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
+        return plain, "train" if config.dataset.holdout else config.dataset.train
+    if wanted == "validation":
+        if data.validation is None:
+            raise refuse(
+                "evaluate.split",
+                wanted,
+                allowed="train, test or a split expression, as the run has no validation split",
+                mend="set evaluate.split=test",
+            )
+        return data.validation, config.dataset.validation or wanted
+    return data.test, config.dataset.test or wanted

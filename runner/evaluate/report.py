@@ -1,54 +1,34 @@
-"""What an evaluation says: totals, and precision and recall by class."""
+"""What an evaluation says: its metrics, and the tables that the task makes of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from runner.engine.base import Array, EvalMetrics
+from runner.task.base import Cell
+from runner.task.base import Table as TaskTable
+from runner.training.display import shown
 
-_MOST_ROWS = 40  # classes that are printed
-
-
-@dataclass(frozen=True)
-class ClassResult:
-    """One class of an evaluation.
-
-    Attributes:
-      name: the class's.
-      precision: share of the examples predicted as this class that are; None where none was.
-      recall: share of the class's examples that were predicted as it; None where there is none.
-      examples: of this class.
-      predicted: examples that were predicted as it.
-    """
-
-    name: str
-    precision: float | None
-    recall: float | None
-    examples: int
-    predicted: int
+_MOST_ROWS = 40  # of a table that are printed
 
 
 @dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """An evaluation of a checkpoint.
 
     Attributes:
       run: the run's id.
       step: of the checkpoint.
       dataset: its name.
-      split: expression of what was evaluated.
+      split: what was evaluated, a word or an expression.
       mesh: axes and sizes, in words.
-      loss: mean cross-entropy in nats.
-      accuracy: share of examples that were got right.
+      metrics: of the evaluation by name.
       examples: how many were counted.
-      classes: in label order.
+      tables: the task's, by title.
     """
 
     run: str
@@ -56,14 +36,13 @@ class Report:
     dataset: str
     split: str
     mesh: str
-    loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
     examples: int
-    classes: tuple[ClassResult, ...]
+    tables: Mapping[str, TaskTable]
 
-    def metrics(self, place: str) -> dict[str, float]:
-        """Returns the totals, named `evaluate/<place>/...`."""
-        totals = {"loss": self.loss, "accuracy": self.accuracy, "examples": float(self.examples)}
+    def logged(self, place: str) -> dict[str, float]:
+        """Returns the metrics and the number of examples, named `evaluate/<place>/...`."""
+        totals = {**self.metrics, "examples": float(self.examples)}
         return {f"evaluate/{place}/{name}": value for name, value in totals.items()}
 
     def totals(self) -> list[tuple[str, str]]:
@@ -74,62 +53,78 @@ class Report:
             ("split", f"{self.split} of {self.dataset}"),
             ("mesh", self.mesh),
             ("examples", f"{self.examples:,}"),
-            ("loss", f"{self.loss:.4f}"),
-            ("accuracy", f"{self.accuracy:.4f}"),
+            *((name, shown(value)) for name, value in self.metrics.items()),
         ]
 
-    def table(self) -> Table:
-        """Returns the classes, those of the lowest recall where there are many."""
-        rows = list(self.classes)
-        title = None
-        if len(rows) > _MOST_ROWS:
-            rows = sorted(rows, key=lambda one: 1.0 if one.recall is None else one.recall)[:_MOST_ROWS]
-            title = f"lowest recall, {_MOST_ROWS} of {len(self.classes)}; all: evaluate.json"
-        table = Table(title=title)
-        table.add_column("class")
-        for name in ("precision", "recall", "examples", "predicted"):
-            table.add_column(name, justify="right")
-        for one in rows:
-            table.add_row(one.name, *_shown(one))
-        return table
+    def printed(self) -> list[Table]:
+        """Returns the task's tables; of a long one the rows with the lowest share, which are looked for."""
+        return [_printed(title, *table) for title, table in self.tables.items()]
 
     def write(self, folder: Path) -> list[Path]:
         """Writes evaluate.json and evaluate.md; returns their paths."""
         data, page = folder / "evaluate.json", folder / "evaluate.md"
-        data.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        data.write_text(json.dumps(self._content(), indent=1) + "\n")
         lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.totals()), ""]
-        lines += ["| class | precision | recall | examples | predicted |", "|---|---:|---:|---:|---:|"]
-        lines += [f"| {' | '.join((one.name.replace('|', '/'), *_shown(one)))} |" for one in self.classes]
-        page.write_text("\n".join(lines) + "\n")
+        for title, (columns, rows) in self.tables.items():
+            sides = ["---:" if _is_number(rows, column) else "---" for column in range(len(columns))]
+            lines += [
+                f"## {title}",
+                "",
+                _row(columns),
+                f"|{'|'.join(sides)}|",
+                *(_row(map(_cell, row)) for row in rows),
+            ]
+            lines.append("")
+        page.write_text("\n".join(lines).rstrip() + "\n")
         return [data, page]
 
-
-def _shown(one: ClassResult) -> tuple[str, ...]:
-    shares = ("-" if share is None else f"{share:.4f}" for share in (one.precision, one.recall))
-    return (*shares, f"{one.examples:,}", f"{one.predicted:,}")
-
-
-def by_class(confusion: Array, class_names: Sequence[str]) -> tuple[ClassResult, ...]:
-    """Returns precision and recall of each class.
-
-    Args:
-      confusion: int (C, C), rows are labels, columns predictions.
-      class_names: in label order.
-    """
-    right, examples, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
-
-    def share(part: Any, whole: Any) -> float | None:
-        return float(part / whole) if whole else None
-
-    return tuple(
-        ClassResult(name, share(right[i], predicted[i]), share(right[i], examples[i]), int(examples[i]), int(total))
-        for i, (name, total) in enumerate(zip(class_names, predicted, strict=True))
-    )
+    def _content(self) -> dict[str, object]:
+        tables = {
+            title: [dict(zip(columns, row, strict=True)) for row in rows]
+            for title, (columns, rows) in self.tables.items()
+        }
+        return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
 
 
-def make_report(
-    metrics: EvalMetrics, class_names: Sequence[str], *, run: str, step: int, dataset: str, split: str, mesh: str
-) -> Report:
-    """Returns the report of an evaluation; see `Report` for the arguments."""
-    classes = by_class(metrics.confusion, class_names)
-    return Report(run, step, dataset, split, mesh, metrics.loss, metrics.accuracy, metrics.examples, classes)
+def _printed(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    count, note = len(rows), None
+    if count > _MOST_ROWS:
+        share = _sorting_column(columns, rows)
+        if share is not None:
+            rows = sorted(rows, key=lambda row: 1.0 if row[share] is None else float(row[share]))  # type: ignore[arg-type]
+            note = f"lowest {columns[share]}, {_MOST_ROWS} of {count}; all: evaluate.json"
+        else:
+            note = f"the first {_MOST_ROWS} of {count}; all: evaluate.json"
+        rows = rows[:_MOST_ROWS]
+    table = Table(title=note or (None if columns[0] in title else title))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if _is_number(rows, number) else "left")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    return table
+
+
+def _sorting_column(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> int | None:
+    """Returns the last column of shares, as recall; None where there is none."""
+    shares = [
+        number
+        for number in range(len(columns))
+        if all(row[number] is None or isinstance(row[number], float) for row in rows)
+    ]
+    return shares[-1] if shares else None
+
+
+def _is_number(rows: Sequence[Sequence[Cell]], column: int) -> bool:
+    return not any(isinstance(row[column], str) for row in rows)
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return shown(value)
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _row(cells: object) -> str:
+    return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"  # type: ignore[attr-defined]

@@ -7,11 +7,13 @@ from pathlib import Path
 from runner.config.convert import flatten
 from runner.config.errors import refuse
 from runner.config.schema import RunConfig
-from runner.data import Dataset, Split
+from runner.data import workers
+from runner.data.base import DataSource
 from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine, EvalMetrics
+from runner.engine.base import DataSpec, Engine
 from runner.host.logs import quiet_native_log
+from runner.task.base import Evaluation, Task
 from runner.training import feed, lengths
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
@@ -40,19 +42,13 @@ def open_saved(config: RunConfig, command: str) -> Previous:
     return Previous(found, runs.open_checkpoint("run", found, step))
 
 
-def data_spec(data: Dataset) -> DataSpec:
-    """Returns the shapes of a dataset."""
-    height, width, channels = data.eval.images.shape[1:]
-    return DataSpec((int(height), int(width), int(channels)), data.num_classes)
-
-
-def restored(config: RunConfig, saved: Previous, data: Dataset, log: Path) -> Engine:
+def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
     """Returns the config's engine with the checkpoint's weights, under the config's mesh and layout.
 
     Args:
       config: checked.
       saved: the run's.
-      data: the config's dataset.
+      data: of the config's dataset and task.
       log: file that gets what native code says.
 
     Raises:
@@ -60,22 +56,29 @@ def restored(config: RunConfig, saved: Previous, data: Dataset, log: Path) -> En
       EngineError: the canary found wrong arithmetic on this mesh.
     """
     with quiet_native_log(log):
-        engine = make_engine(config, data_spec(data), max(saved.checkpoint.step, 1))
+        engine = make_engine(config, data, max(saved.checkpoint.step, 1))
         engine.build()
         load(engine, saved.checkpoint)
     return engine
 
 
-def evaluated(config: RunConfig, engine: Engine, split: Split, limit: int | None) -> EvalMetrics:
+def evaluated(
+    config: RunConfig, engine: Engine, task: Task, source: DataSource, limit: int | None, *, keep_outputs: bool = False
+) -> Evaluation:
     """Evaluates a split, as training does.
 
     Args:
       config: checked.
       engine: with its weights.
-      split: every example counts once.
+      task: of the split.
+      source: every example counts once.
       limit: evaluates that many batches only; null: every example.
+      keep_outputs: give the model's outputs too.
     """
-    return engine.evaluate(feed.evaluation(split, lengths.eval_batch_size(config, split.size), limit))
+    with workers.opened(config.dataset, config.trainer.seed) as readers:
+        examples = feed.Examples(source, task, readers.reader(source))
+        batches = feed.evaluation(examples, lengths.eval_batch_size(config, source.size), limit)
+        return engine.evaluate(batches, keep_outputs=keep_outputs)
 
 
 def split_key(text: str) -> str:
@@ -95,8 +98,14 @@ def split_key(text: str) -> str:
     return "_and_".join(one(term) for term in parse_split(text))
 
 
-def place_of(config: RunConfig, saved: Previous) -> str:
-    """Returns where an evaluation's figures go in the run: the split's name, behind another dataset's."""
+def place_of(config: RunConfig, saved: Previous, split: str) -> str:
+    """Returns where an evaluation's figures go in the run: the split's name, behind another dataset's.
+
+    Args:
+      config: checked.
+      saved: the run's.
+      split: `validation`, or a split expression.
+    """
     trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
-    split = split_key(config.dataset.eval)
-    return split if config.dataset.name == trained else f"{config.dataset.name.replace('/', '_')}/{split}"
+    key = split_key(split)
+    return key if config.dataset.name == trained else f"{config.dataset.name.replace('/', '_')}/{key}"

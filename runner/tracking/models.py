@@ -16,7 +16,7 @@ from runner.tracking.base import Example, Predicts
 from runner.tracking.store import Store
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 
 _ROWS = 8  # of the example that the signature is taken from

@@ -27,7 +27,6 @@ from runner.tracking.store import Store, open_store
 from runner.tracking.writer import Writer
 
 if TYPE_CHECKING:
-    import numpy as np
 
     from runner.tracking import models
 else:

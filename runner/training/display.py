@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.tree import Tree
 
-from runner.engine.base import EvalMetrics
+from runner.task.base import Evaluation
 
 _SECONDS_BETWEEN_LINES = 5.0
 _UNREAD = "-"
+_LARGE, _SMALL = 1e5, 5e-4  # from which, and below which, four decimals say too much or too little
+
+Means = Mapping[str, float]  # metric to the mean of the steps that were read, NaN where none was; the loss first
 
 
 class Display(Protocol):
@@ -24,13 +28,10 @@ class Display(Protocol):
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
         """An epoch of so many steps begins, `done` of which a resumed run has behind it."""
 
-    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
-        """So many steps of the epoch are done, at `rate` steps a second.
+    def update(self, done: int, rate: float, means: Means) -> None:
+        """So many steps of the epoch are done, at `rate` steps a second."""
 
-        Loss and accuracy are means of the steps that were read, NaN where none was yet.
-        """
-
-    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """The epoch is done, and evaluated where one was due."""
 
     def close(self) -> None:
@@ -54,8 +55,30 @@ def make_display(mode: str, console: Console, epochs: int, evaluated: str = "tes
     return kind(console, epochs, evaluated)
 
 
-def _mean(value: float) -> str:
-    return _UNREAD if math.isnan(value) else f"{value:.4f}"
+def shown(value: float) -> str:
+    """Returns a metric's value as it is printed.
+
+    >>> shown(0.97251), shown(123456.7), shown(0.00001234), shown(math.nan)
+    ('0.9725', '1.235e+05', '1.234e-05', '-')
+    """
+    if math.isnan(value):
+        return _UNREAD
+    return f"{value:.4f}" if value == 0 or _SMALL <= abs(value) < _LARGE else f"{value:.4g}"
+
+
+def metrics_line(metrics: Means) -> str:
+    """Returns metrics and their values in a line."""
+    return "  ".join(f"{name} {shown(value)}" for name, value in metrics.items())
+
+
+def evaluation_line(split: str, evaluation: Evaluation) -> str:
+    """Returns an evaluation of a split in a line."""
+    return f"{split} {metrics_line(evaluation.metrics)} ({evaluation.examples:,})"
+
+
+def _epoch_line(epoch: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
+    line = f"epoch {epoch}  train {metrics_line(means)}"
+    return line if evaluation is None else f"{line}  |  {evaluation_line(evaluated, evaluation)}"
 
 
 class NoDisplay:
@@ -64,22 +87,14 @@ class NoDisplay:
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
         """See `Display`."""
 
-    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+    def update(self, done: int, rate: float, means: Means) -> None:
         """See `Display`."""
 
-    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """See `Display`."""
 
     def close(self) -> None:
         """See `Display`."""
-
-
-def _epoch_line(epoch: str, means: tuple[float, float], evaluated: str, evaluation: EvalMetrics | None) -> str:
-    line = f"epoch {epoch}  train loss {means[0]:.4f}  accuracy {means[1]:.4f}"
-    if evaluation is not None:
-        line += f"  |  {evaluated} loss {evaluation.loss:.4f}  accuracy {evaluation.accuracy:.4f}"
-        line += f" ({evaluation.examples:,})"
-    return line
 
 
 class LineDisplay:
@@ -95,27 +110,26 @@ class LineDisplay:
         del done
         self._epoch, self._steps = epoch, steps
 
-    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+    def update(self, done: int, rate: float, means: Means) -> None:
         """Prints a line when the last one is some seconds old."""
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._shown = time.monotonic()
             left = (self._steps - done) / rate if rate else 0.0
             self._print(
                 f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{self._steps}  {rate:.0f} steps/s  "
-                f"loss {_mean(loss)}  accuracy {_mean(accuracy)}  {left:.0f} s left"
+                f"{metrics_line(means)}  {left:.0f} s left"
             )
 
-    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """Prints the epoch's line."""
         self._shown = time.monotonic()
-        epoch = f"{self._epoch + 1}/{self._epochs}"
-        self._print(_epoch_line(epoch, (loss, accuracy), self._evaluated, evaluation))
+        self._print(_epoch_line(f"{self._epoch + 1}/{self._epochs}", means, self._evaluated, evaluation))
 
     def close(self) -> None:
         """Has nothing to clean."""
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 class BarDisplay:
@@ -127,7 +141,7 @@ class BarDisplay:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]:.0f} steps/s  loss {task.fields[loss]}  acc {task.fields[accuracy]}"),
+            TextColumn("{task.fields[rate]:.0f} steps/s  {task.fields[metrics]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -139,21 +153,21 @@ class BarDisplay:
         self._epoch = epoch
         self._progress.start()
         self._task = self._progress.add_task(
-            f"epoch {epoch + 1}/{self._epochs}", total=steps, completed=done, rate=0.0, loss=_UNREAD, accuracy=_UNREAD
+            f"epoch {epoch + 1}/{self._epochs}", total=steps, completed=done, rate=0.0, metrics=""
         )
 
-    def update(self, done: int, rate: float, loss: float, accuracy: float) -> None:
+    def update(self, done: int, rate: float, means: Means) -> None:
         """Moves the bar."""
         assert self._task is not None
-        self._progress.update(self._task, completed=done, rate=rate, loss=_mean(loss), accuracy=_mean(accuracy))
+        self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means))
 
-    def end_epoch(self, loss: float, accuracy: float, evaluation: EvalMetrics | None) -> None:
+    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """Replaces the bar by the epoch's line."""
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-        line = _epoch_line(f"{self._epoch + 1}/{self._epochs}", (loss, accuracy), self._evaluated, evaluation)
-        self._progress.console.print(line, highlight=False, soft_wrap=True)
+        line = _epoch_line(f"{self._epoch + 1}/{self._epochs}", means, self._evaluated, evaluation)
+        self._progress.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Stops drawing."""
@@ -176,8 +190,6 @@ def config_tree(content: Mapping[str, object]) -> Tree:
 
 
 def _plain(value: object) -> str:
-    from rich.markup import escape
-
     return escape("null" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
 
 

@@ -1,28 +1,35 @@
-"""Batches for the loop: how many a device call takes, gathered and placed ahead of the steps."""
+"""Batches for the loop: how many a device call takes, read and placed ahead of the steps.
+
+Shapes: K steps a device call, B examples a batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from runner.config.schema import RunConfig
-from runner.data import Dataset, Split
-from runner.data.pipeline import Plan, eval_plan, gather, train_plan
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
 from runner.data.prefetch import Prefetcher
-from runner.engine.base import Array, HostBatches, PlacedBatches
+from runner.data.sampler import Plan, eval_plan, train_plan
+from runner.engine.base import HostBatches, PlacedBatches
+from runner.task.base import Task
 from runner.training import lengths
 
-HostBatchIterator = Iterator[HostBatches]
 Batches = Prefetcher[HostBatches, PlacedBatches]
+T = TypeVar("T")
 
 _SECONDS_A_CALL = 0.25  # short enough that a signal and the progress bar don't wait, long enough to hide the call
 _MOST_STEPS = 64
-_MOST_HELD_STEPS = 512  # of images that the devices hold: a call brings their places alone
-_MOST_BYTES = 32 << 20  # of images in one call
+_MOST_CACHED_STEPS = 512  # of examples that the devices keep: a call brings their rows alone
+_MOST_BYTES = 32 << 20  # of arrays in one call
+_ROW_SPEC = ArraySpec((), "int32")
 
 
-class CallSize:
+class StepsPerCall:
     """Chooses how many steps a device call takes, by the time that the calls before took.
 
     Attributes:
@@ -47,58 +54,230 @@ class CallSize:
             self._steps = min(max(wanted, 1), self.capacity, 4 * self._steps)
 
 
-def call_size(config: RunConfig, split: Split, held: bool) -> CallSize:
+def steps_per_call(
+    config: RunConfig, arrays: Mapping[str, ArraySpec], examples: int, *, cached: bool = False
+) -> StepsPerCall:
     """Returns how many steps a device call of a run takes, at first.
 
     Args:
       config: checked.
-      split: training examples.
-      held: the devices hold the split's images.
+      arrays: specs of a batch's arrays.
+      examples: of the training split.
+      cached: the devices keep the split, so that batches bring rows alone.
     """
-    batch_size, epoch = config.dataset.batch_size, lengths.epoch_steps(config, split.size)
+    epoch = lengths.epoch_steps(config, examples)
     fixed = None if config.trainer.steps_per_call is None else min(config.trainer.steps_per_call, epoch)
-    if held:
-        return CallSize(fixed, split.labels[:1].nbytes * batch_size, _MOST_HELD_STEPS)
-    return CallSize(fixed, split.images[:1].nbytes * batch_size)
+    brought = {ROW: _ROW_SPEC} if cached else arrays
+    most = _MOST_CACHED_STEPS if cached else _MOST_STEPS
+    return StepsPerCall(fixed, lengths.bytes_a_step(config, brought), most)
+
+
+class Reading(Protocol):
+    """Examples that are being read."""
+
+    def result(self) -> Mapping[str, Array]:
+        """Waits for them and returns their arrays by name, each (*indices.shape, *shape)."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads examples of one source, as they are in an epoch.
+
+    Attributes:
+      in_background: whether what was begun is read while its caller goes on.
+    """
+
+    in_background: bool
+
+    def begin(self, epoch: int, rows: Rows) -> Reading:
+        """Begins to read rows, in any shape, of an epoch."""
+        ...
+
+
+class Readers(Protocol):
+    """What makes readers, and the threads and processes behind them."""
+
+    def reader(self, source: DataSource) -> Reader:
+        """Returns what reads a source."""
+        ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A split as batches are made of it.
+
+    Attributes:
+      source: its examples.
+      task: says which arrays a batch has, and what each example counts for.
+      reader: of the source.
+      cached: the devices keep the split; its batches say by `row` where in it their examples are.
+    """
+
+    source: DataSource
+    task: Task
+    reader: Reader
+    cached: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return self.source.size
+
+    def read(self, epoch: int, indices: Rows, weight: Array) -> HostBatches:
+        """Returns batches of given examples.
+
+        Args:
+          epoch: from 0, which augmentation depends on.
+          indices: int64 (K, B), rows of the source; those of padding name some example too.
+          weight: float32 (K, B), 1 for an example, 0 for padding.
+        """
+        return self._finished(self._begun(epoch, indices), indices, weight, len(indices))
+
+    def chunks(self, plan: Plan, size: Callable[[int], int], capacity: int, epoch: int = 0) -> Iterator[HostBatches]:
+        """Yields a plan's batches, several a device call.
+
+        Args:
+          plan: of the source.
+          size: steps of the plan that are taken -> steps of the next call, at least 1.
+          capacity: first dim of every call's arrays; what is behind its steps is not computed.
+          epoch: from 0.
+        """
+
+        def begun() -> Iterator[tuple[Reading | None, Rows, Array]]:
+            done = 0
+            while done < plan.steps:
+                steps = min(size(done), plan.steps - done)
+                indices, weight = plan.indices[done : done + steps], plan.weights[done : done + steps]
+                yield self._begun(epoch, indices), indices, weight
+                done += steps
+
+        for reading, indices, weight in _one_ahead(begun()) if self.reader.in_background else begun():
+            yield self._finished(reading, indices, weight, capacity)
+
+    def _begun(self, epoch: int, indices: Rows) -> Reading | None:
+        """Begins to read what a batch has of examples; of rows alone, there is nothing to read."""
+        return None if self.cached and not self._weighs_arrays else self.reader.begin(epoch, indices)
+
+    @property
+    def _weighs_arrays(self) -> bool:
+        return type(self.task).weights is not Task.weights
+
+    def _finished(self, reading: Reading | None, indices: Rows, weight: Array, capacity: int) -> HostBatches:
+        read = {} if reading is None else reading.result()
+        weights = self.task.weights({**read, WEIGHT: weight})
+        arrays = {ROW: indices.astype(np.int32)} if self.cached else {name: read[name] for name in self.task.arrays}
+        padded = {name: _padded(array, capacity) for name, array in {**arrays, WEIGHT: weight}.items()}
+        return HostBatches(padded, _padded(weights, capacity), len(indices))
+
+
+def _one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yields items, each after the next one has been drawn."""
+    held: list[T] = []
+    for item in items:
+        held.append(item)
+        if len(held) > 1:
+            yield held.pop(0)
+    yield from held
+
+
+def _padded(array: Array, length: int) -> Array:
+    if len(array) == length:
+        return array
+    whole = np.zeros((length, *array.shape[1:]), array.dtype)
+    whole[: len(array)] = array
+    return whole
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of a run, by what they are for.
+
+    Attributes:
+      train: what is trained on.
+      selecting: what evaluations during training are on; they select the best checkpoint and end a run early.
+      selecting_name: in a word, `test`, `validation` or `overfit`.
+      test: what is evaluated once, at the end; None: what selects is the test split, or all that there is.
+    """
+
+    train: Examples
+    selecting: Examples
+    selecting_name: str
+    test: Examples | None
+
+    @property
+    def reported(self) -> Examples:
+        """What the run's report is of."""
+        return self.selecting if self.test is None else self.test
+
+    @property
+    def reported_name(self) -> str:
+        """The same, in a word."""
+        return self.selecting_name if self.test is None else "test"
+
+
+def splits(config: RunConfig, data: Dataset, task: Task, readers: Readers, *, cached: bool = False) -> Splits:
+    """Returns what a run trains and is evaluated on; with `trainer.overfit_batches` the same examples.
+
+    Args:
+      config: checked.
+      data: the config's.
+      task: of its arrays.
+      readers: of its splits.
+      cached: the devices keep the training split.
+    """
+
+    def examples(source: DataSource, *, cached: bool = False) -> Examples:
+        return Examples(source, task, readers.reader(source), cached)
+
+    train = examples(data.train, cached=cached)
+    if config.trainer.overfit_batches is not None:
+        plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
+        seen = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()
+        return Splits(train, examples(ArraySource(seen, data.train.specs)), "overfit", None)
+    test = None if data.validation is None else examples(data.test)
+    return Splits(train, examples(data.selecting), data.selecting_name, test)
 
 
 def training(
     config: RunConfig,
-    split: Split,
+    train: Examples,
     epoch: int,
     steps: int,
-    calls: CallSize,
+    chosen: StepsPerCall,
     place: Callable[[HostBatches], PlacedBatches],
     done: int = 0,
     most: Callable[[int], int | None] = lambda _: None,
-    held: bool = False,
 ) -> Batches:
     """Returns the placed batches of one epoch, made ready on another thread.
 
     Args:
       config: seed, batch size, order and what becomes of the last partial batch.
-      split: training examples.
+      train: training examples.
       epoch: from 0; the order is a function of seed and epoch alone, so that a resumed run sees the same.
       steps: steps of this epoch.
-      calls: how many steps each call takes.
+      chosen: how many steps each call takes.
       place: puts batches on the devices.
       done: steps of this epoch that a resumed run has behind it.
       most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
-      held: the devices hold the split's images, so batches say only where in it they are.
     """
 
     def size(taken: int) -> int:
-        return min(calls.steps, most(done + taken) or calls.steps)
+        return min(chosen.steps, most(done + taken) or chosen.steps)
 
-    def stacks() -> HostBatchIterator:  # the order is drawn on the other thread too
-        plan = epoch_plan(config, split.size, epoch, steps, done)
-        yield from _stacks(split, plan, size, calls.capacity, held)
+    def chunks() -> Iterator[HostBatches]:  # the order is drawn on the other thread too
+        plan = epoch_plan(config, train.size, epoch, steps, done)
+        yield from train.chunks(plan, size, chosen.capacity, drawn_epoch(config, epoch))
 
-    return Prefetcher(stacks(), place, config.dataset.prefetch)
+    return Prefetcher(chunks(), place, config.dataset.prefetch)
+
+
+def drawn_epoch(config: RunConfig, epoch: int) -> int:
+    """Returns the epoch whose order and augmentation are drawn; with `trainer.overfit_batches` always the first."""
+    return epoch if config.trainer.overfit_batches is None else 0
 
 
 def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:
-    """Returns the batches of an epoch, from `start_step` on; with `trainer.overfit_batches` always the first epoch's.
+    """Returns the batches of an epoch, from `start_step` on.
 
     Args:
       config: seed, batch size, order and what becomes of the last partial batch.
@@ -111,7 +290,7 @@ def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step:
         size,
         batch_size=config.dataset.batch_size,
         seed=config.trainer.seed,
-        epoch=epoch if config.trainer.overfit_batches is None else 0,
+        epoch=drawn_epoch(config, epoch),
         start_step=start_step,
         shuffle=config.dataset.shuffle,
         remainder=config.dataset.remainder,
@@ -119,34 +298,6 @@ def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step:
     )
 
 
-def evaluated_split(config: RunConfig, data: Dataset) -> Split:
-    """Returns what a run is evaluated on: the eval split, or the examples of `trainer.overfit_batches`."""
-    if config.trainer.overfit_batches is None:
-        return data.eval
-    plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
-    return Split(*gather(data.train, plan.indices[plan.weights > 0]))
-
-
-def evaluation(split: Split, batch_size: int, limit: int | None) -> HostBatchIterator:
+def evaluation(examples: Examples, batch_size: int, limit: int | None = None) -> Iterator[HostBatches]:
     """Yields every example of a split in order, one batch at a time; the last is padded with weight 0."""
-    return _stacks(split, eval_plan(split.size, batch_size, limit), lambda _: 1, 1, held=False)
-
-
-def _stacks(split: Split, plan: Plan, size: Callable[[int], int], capacity: int, held: bool) -> HostBatchIterator:
-    """Yields a plan's batches, `size(taken)` at a time, in arrays whose first dim is always `capacity`."""
-    done = 0
-    while done < plan.steps:
-        steps = min(size(done), plan.steps - done)
-        places = plan.indices[done : done + steps]
-        images, labels = (places.astype(np.int32), split.labels[places]) if held else gather(split, places)
-        weights = plan.weights[done : done + steps]
-        yield HostBatches(_padded(images, capacity), _padded(labels, capacity), _padded(weights, capacity), steps)
-        done += steps
-
-
-def _padded(array: Array, length: int) -> Array:
-    if len(array) == length:
-        return array
-    whole = np.zeros((length, *array.shape[1:]), array.dtype)
-    whole[: len(array)] = array
-    return whole
+    return examples.chunks(eval_plan(examples.size, batch_size, limit), lambda _: 1, 1)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 from runner.config import checks_optimizer
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
-from runner.data import Split
-from runner.data.pipeline import steps_in_epoch
+from runner.data.base import ArraySpec, DataSource
+from runner.data.sampler import steps_in_epoch
+from runner.layout.axes import batch_axis
 
 _MOST_STEPS = 2**31 - 1  # engines count steps in int32
-_MOST_BYTES = 4 << 30  # of images that are made ready at once
+_MOST_BYTES = 4 << 30  # of examples that are made ready at once
 _EVAL_BATCH = 1000
 
 
@@ -80,48 +81,52 @@ def eval_batch_size(config: RunConfig, examples: int) -> int:
     return min(wanted, _rounded_up(examples, size))
 
 
-def check_memory(config: RunConfig, split: Split) -> None:
-    """Checks the images that training holds at once, on their way to the devices.
+def check_memory(config: RunConfig, source: DataSource) -> None:
+    """Checks the examples that training holds at once, on their way to the devices.
 
     Args:
       config: checked.
-      split: training examples.
+      source: training examples.
 
     Raises:
       ConfigError: they take more than 4 GiB.
     """
-    epoch, bytes_a_step = epoch_steps(config, split.size), _bytes_a_step(config, split)
-    most = max(1, _MOST_BYTES // bytes_a_step)
+    epoch, most = epoch_steps(config, source.size), _most_steps(config, source)
     for key, calls in (("trainer.steps_per_call", 1), ("dataset.prefetch", config.dataset.prefetch)):
         a_call = min(config.trainer.steps_per_call or 1, epoch)
         if min(a_call * calls, epoch) > most:
             value = config.trainer.steps_per_call if calls == 1 else calls
             bound = most if calls == 1 else max(1, most // a_call)
-            raise refuse(key, value, allowed=f"at most {bound}, whose images take 4 GiB", mend=f"set {key}={bound}")
+            raise refuse(key, value, allowed=f"at most {bound}, whose examples take 4 GiB", mend=f"set {key}={bound}")
 
 
-def check_verified(config: RunConfig, split: Split) -> None:
+def check_verified(config: RunConfig, source: DataSource) -> None:
     """Checks that the batches of `verify.steps` fit into memory.
 
     Raises:
-      ConfigError: their images take more than 4 GiB.
+      ConfigError: their examples take more than 4 GiB.
     """
-    most = max(1, _MOST_BYTES // _bytes_a_step(config, split))
+    most = _most_steps(config, source)
     if config.verify.steps > most:
         raise refuse(
             "verify.steps",
             config.verify.steps,
-            allowed=f"at most {most}, whose images take 4 GiB",
+            allowed=f"at most {most}, whose examples take 4 GiB",
             mend="set verify.steps=20",
         )
 
 
-def _bytes_a_step(config: RunConfig, split: Split) -> int:
-    return config.dataset.batch_size * math.prod(split.images.shape[1:])
+def bytes_a_step(config: RunConfig, arrays: Mapping[str, ArraySpec]) -> int:
+    """Returns the bytes of a global batch of such arrays."""
+    return config.dataset.batch_size * sum(spec.bytes for spec in arrays.values())
+
+
+def _most_steps(config: RunConfig, source: DataSource) -> int:
+    return max(1, _MOST_BYTES // max(bytes_a_step(config, source.specs), 1))
 
 
 def _batch_axis(config: RunConfig) -> int:
-    axis = config.layout.inputs["image"][0]
+    axis = batch_axis(config.layout, config.mesh.axes)
     return config.mesh.axes[axis] if axis else 1
 
 

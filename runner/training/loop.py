@@ -1,9 +1,9 @@
-"""The training loop, the same for every engine."""
+"""The training loop, the same for every engine and every task."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -11,17 +11,22 @@ import numpy as np
 
 from runner.config.errors import EngineError, Interrupted, NotFiniteError
 from runner.config.schema import RunConfig
-from runner.data import Dataset
-from runner.engine.base import Array, Engine, EvalMetrics, holds_images
+from runner.data.base import Array
+from runner.engine.base import Engine, HostBatches
 from runner.host.signals import StopRequest
-from runner.optim import rules as optimizer
+from runner.metrics import TEST
+from runner.optim import schedules
+from runner.task.base import Evaluation
 from runner.training import feed, lengths, stopping
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import Saver
-from runner.training.display import Display
-from runner.training.history import History, LogPoints, Meter, Restore
+from runner.training.display import Display, evaluation_line
+from runner.training.history import History, LogPoints
+from runner.training.meter import Meter
+from runner.training.past import Restore
 from runner.training.profile import Profiler
+from runner.training.stopping import Objective
 
 _SECONDS_BETWEEN_RATES = 0.5
 _RESTORES = "runner.nan_restores"
@@ -50,10 +55,10 @@ class Result:
       meter: their time, warm-up and evaluation excluded.
       history: logged windows and evaluations.
       taken: step of the weights that the engine holds: the last, or with early stopping the best.
-      evaluation: of these weights.
+      evaluation: of these weights, on the data that selects.
+      test: likewise, on the test split where other data selects; None: it is what selects.
       ended: why training ended, in words.
-      epoch_loss: mean training loss of the last epoch.
-      epoch_accuracy: mean training accuracy of the last epoch.
+      epoch_means: of the last epoch's training metrics, by name.
       unsaved: why the state, or with early stopping the best, could not be saved, in words; null: it is saved.
     """
 
@@ -61,21 +66,26 @@ class Result:
     meter: Meter
     history: History
     taken: int
-    evaluation: EvalMetrics
+    evaluation: Evaluation
+    test: Evaluation | None
     ended: str
-    epoch_loss: float
-    epoch_accuracy: float
+    epoch_means: Mapping[str, float]
     unsaved: str | None = None
+
+    @property
+    def reported(self) -> Evaluation:
+        """The evaluation that the run's report is of."""
+        return self.evaluation if self.test is None else self.test
 
 
 @dataclass(frozen=True)
-class Around:
+class LoopHooks:
     """What training reports to, and asks between device calls.
 
     Attributes:
       log: takes (step, points); must not block. A run that goes on logs its past again.
       forget: takes a step; what was logged after it is done again.
-      tell: takes a line for the user, and tags of the run.
+      notify: takes a line for the user, and tags of the run.
       display: shows progress.
       stop: is asked whether a signal came.
       saver: is asked for checkpoints.
@@ -84,7 +94,7 @@ class Around:
 
     log: LogPoints
     forget: Callable[[int], None]
-    tell: Callable[[str, Mapping[str, str]], None]
+    notify: Callable[[str, Mapping[str, str]], None]
     display: Display
     stop: StopRequest
     saver: Saver
@@ -97,11 +107,12 @@ class _Run:
 
     config: RunConfig
     engine: Engine
-    data: Dataset
-    around: Around
+    splits: feed.Splits
+    hooks: LoopHooks
     history: History
-    calls: feed.CallSize
+    chosen: feed.StepsPerCall
     per_epoch: int
+    stops_by: Objective | None
     step: int = 0
     meter: Meter = field(default_factory=Meter)
     ahead: tuple[int, feed.Batches] | None = None  # an epoch, and what is being made ready of it
@@ -113,15 +124,14 @@ class _Run:
             self.ahead = None
             return ahead[1]
         self.close()
-        saver, profiler = self.around.saver, self.around.profiler
+        saver, profiler = self.hooks.saver, self.hooks.profiler
 
         def most(taken: int) -> int | None:
             bounds = (saver.steps_left(first + taken), profiler.steps_left(first + taken))
             return min((bound for bound in bounds if bound is not None), default=None)
 
-        done, held = max(self.step - first, 0), holds_images(self.engine)
-        place, train = self.engine.place, self.data.train
-        return feed.training(self.config, train, epoch, self.per_epoch, self.calls, place, done, most, held)
+        done, train = max(self.step - first, 0), self.splits.train
+        return feed.training(self.config, train, epoch, self.per_epoch, self.chosen, self.engine.place, done, most)
 
     def begin_ahead(self, epoch: int) -> None:
         """Has the next epoch's first batches made ready while this one's last steps and its evaluation run."""
@@ -135,14 +145,16 @@ class _Run:
             ahead[1].close()
 
 
-def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None = None) -> Result:
+def train(
+    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Start | None = None
+) -> Result:
     """Trains for the config's epochs, or until early stopping ends it.
 
     Args:
-      config: a checked config.
+      config: a checked config, whose metrics are named.
       engine: built; for a run that goes on, with its state loaded.
-      data: training and evaluation splits.
-      around: log, display, checkpoints, signals.
+      splits: examples to train and to evaluate on.
+      hooks: log, display, checkpoints, signals.
       start: where a run goes on; null: at the beginning.
 
     Returns:
@@ -152,33 +164,37 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
       EngineError: the loss is not finite, and `trainer.on_nan` has no more to do about it.
     """
-    run, trainer = _begin(config, engine, data, around, start), config.trainer
+    run = _begin(config, engine, splits, hooks, start)
     try:
         ended = None
-        while ended is None:
+        while ended is None:  # a return to a checkpoint begins again from there
             try:
                 ended = _train_epochs(run)
             except NotFiniteError as error:
                 _go_back(run, error)
+        # The last window is closed first, so that the last checkpoint holds it; and the state is saved before anything
+        # else is loaded into the engine.
         run.history.flush()
-        unsaved = around.saver.save_last(run.step, run.history)
-        best_unsaved = around.saver.best_unsaved()
+        unsaved = hooks.saver.save_last(run.step, run.history)
+        best_unsaved = hooks.saver.best_unsaved()
         if best_unsaved is not None:
-            around.tell(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
-        if trainer.early_stopping.metric is None:
-            taken = run.history.evaluations[-1]
+            hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
+        if run.stops_by is None:
+            taken, evaluation = run.history.evaluations[-1]
         else:  # its result is the best
-            taken, unsaved = _take_best(run, trainer.early_stopping.metric), unsaved or best_unsaved
-        if start is not None and start.step == run.step:  # killed after its last evaluation, whose logits are gone
-            taken = (taken[0], _evaluate(run))
+            (taken, evaluation), unsaved = _take_best(run, run.stops_by), unsaved or best_unsaved
+        if splits.test is None and start is not None and start.step == run.step:
+            evaluation = _evaluate(run, splits.selecting, keep_outputs=True)  # those of before the kill are gone
+        # The test split is looked at once, when nothing is left to be decided, with the weights that are taken.
+        test = None if splits.test is None else _test(run, splits.test)
     except Interrupted as interrupted:
         try:
             run.history.drain()  # an open window is saved as it is: it is closed where a run that goes on closes it
         except NotFiniteError:  # what would have been gone back from; a run that goes on from here meets it again
-            if trainer.on_nan != "restore":
+            if config.trainer.on_nan != "restore":
                 raise
         else:
-            if unsaved := around.saver.save_last(run.step, run.history):
+            if unsaved := hooks.saver.save_last(run.step, run.history):
                 raise Interrupted(interrupted.signum, unsaved) from None
         raise
     finally:
@@ -187,83 +203,97 @@ def train(config: RunConfig, engine: Engine, data: Dataset, around: Around, star
                 run.history.flush()
         finally:
             run.close()
-            around.profiler.close()
-            around.saver.close()
-            around.display.close()
-    return Result(run.step, run.meter, run.history, *taken, ended, *run.history.epoch_means(), unsaved)
+            hooks.profiler.close()
+            hooks.saver.close()
+            hooks.display.close()
+    means = run.history.epoch_means()
+    return Result(run.step, run.meter, run.history, taken, evaluation, test, ended, means, unsaved)
 
 
-def _begin(config: RunConfig, engine: Engine, data: Dataset, around: Around, start: Start | None) -> _Run:
-    trainer, per_epoch = config.trainer, lengths.epoch_steps(config, data.train.size)
-    total = lengths.total_steps(config, data.train.size)
+def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Start | None) -> _Run:
+    trainer, train = config.trainer, splits.train
+    per_epoch, total = lengths.epoch_steps(config, train.size), lengths.total_steps(config, train.size)
 
     def rate(step: int) -> float:
-        return float(optimizer.learning_rate(config.optimizer, step, total))
+        return float(schedules.learning_rate(config.optimizer, step, total))
 
-    history = History(around.log, trainer.log_every_steps, rate, on_nan=trainer.on_nan)
-    run = _Run(
-        config, engine, data, around, history, feed.call_size(config, data.train, holds_images(engine)), per_epoch
+    history = History(
+        hooks.log,
+        trainer.log_every_steps,
+        rate,
+        metrics=train.task.step_metrics,
+        batch_size=config.dataset.batch_size,
+        on_nan=trainer.on_nan,
     )
+    chosen = feed.steps_per_call(config, train.task.arrays, train.size, cached=train.cached)
+    stops_by = stopping.objective(trainer.early_stopping.metric, train.task.directions)
+    run = _Run(config, engine, splits, hooks, history, chosen, per_epoch, stops_by)
     if start is not None:
         run.step = start.step
         history.restore(start.step, start.history)
     if start is not None or trainer.on_nan == "restore":  # there is always a checkpoint to go back to
-        around.saver.begin(run.step, history)
+        hooks.saver.begin(run.step, history)
     return run
 
 
 def _train_epochs(run: _Run) -> str:
     """Trains to the end; returns why it ended."""
-    trainer, history, saver = run.config.trainer, run.history, run.around.saver
+    trainer, history, hooks = run.config.trainer, run.history, run.hooks
     for epoch in range(_first_epoch(run.step, run.per_epoch, history), trainer.epochs):
-        reason = stopping.reason(trainer.early_stopping, history.evaluations)
+        # Asked before the epoch and not after it, so that a run that goes on from its end trains no step more.
+        reason = stopping.reason(trainer.early_stopping, run.stops_by, history.evaluations)
         if reason is not None:
             return reason
         _train_epoch(run, epoch)
-        due = (epoch + 1) % trainer.evaluate_every == 0 or epoch + 1 == trainer.epochs
-        fresh = _evaluate(run) if due else None
-        if fresh is not None:
+        last = epoch + 1 == trainer.epochs
+        fresh = None
+        if last or (epoch + 1) % trainer.evaluate_every == 0:
+            # Outputs are for the report, which is of the last evaluation or, with early stopping, of any.
+            reported = run.splits.test is None and (last or run.stops_by is not None)
+            fresh = _evaluate(run, run.splits.selecting, keep_outputs=reported)
             history.add_evaluation(run.step, fresh)
-            saver.evaluated(run.step, history, fresh)
-        run.around.display.end_epoch(*history.epoch_means(), fresh)
-        saver.save_if_due(run.step, history)
-    reason = stopping.reason(trainer.early_stopping, history.evaluations)
+            hooks.saver.evaluated(run.step, history, fresh)
+        hooks.display.end_epoch(history.epoch_means(), fresh)
+        # Only now: a checkpoint of an epoch's last step holds its evaluation.
+        hooks.saver.save_if_due(run.step, history)
+    reason = stopping.reason(trainer.early_stopping, run.stops_by, history.evaluations)
     return reason or f"trained for {trainer.epochs} epochs"
 
 
 def _train_epoch(run: _Run, epoch: int) -> None:
     """Trains one epoch, or the rest of it."""
-    first, history, around = epoch * run.per_epoch, run.history, run.around
-    done, batch_size = run.step - first, run.config.dataset.batch_size
-    around.display.start_epoch(epoch, run.per_epoch, done)
+    first, history, hooks = epoch * run.per_epoch, run.history, run.hooks
+    done = run.step - first
+    hooks.display.start_epoch(epoch, run.per_epoch, done)
     if not done:
         history.start_epoch()
     rated = time.monotonic()
     run.meter.restart()
 
     with run.batches(epoch) as batches:
-        for placed in batches:
-            around.profiler.before_call(run.step, history.drain)
+        for placed in run.meter.timed(batches):
+            hooks.profiler.before_call(run.step, history.drain)
             pending = run.engine.train_steps(placed, run.step, history.rate_factor(run.step))
             if run.step + placed.steps == first + run.per_epoch:
                 run.begin_ahead(epoch + 1)
             # The call before is read only now, so that its metrics never hold up a call.
             history.add(run.step, pending)
             run.step += placed.steps
-            around.profiler.after_call(run.step, history.drain)
-            run.calls.observe(run.meter.call_done(placed.steps))
+            hooks.profiler.after_call(run.step, history.drain)
+            run.chosen.observe(run.meter.call_done(placed.steps))
             epoch_done = run.step == first + run.per_epoch
             if not epoch_done and time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
                 rated = time.monotonic()
-                history.add_rate(run.step, run.meter.recent, batch_size)
-            around.display.update(run.step - first, run.meter.recent, *history.epoch_means())
-            around.stop.raise_if_requested()
+                history.add_rate(run.step, run.meter.recent)
+            hooks.display.update(run.step - first, run.meter.recent, history.epoch_means())
+            # A signal is answered before a save that is due: the state is saved for it in any case.
+            hooks.stop.raise_if_requested()
             if not epoch_done:  # the epoch's last step is saved with its evaluation
-                around.saver.save_if_due(run.step, history)
+                hooks.saver.save_if_due(run.step, history)
     history.drain()
     run.meter.waited()
     # Logged at least once an epoch, however short it is; not twice at its last step.
-    history.add_rate(run.step, run.meter.steps_per_second, batch_size)
+    history.add_rate(run.step, run.meter.steps_per_second)
 
 
 def _go_back(run: _Run, error: NotFiniteError) -> None:
@@ -272,15 +302,15 @@ def _go_back(run: _Run, error: NotFiniteError) -> None:
     Step `error.step` computed its loss with the weights that the step before left. A checkpoint of these would give
     the same loss again, so a good one has fewer steps.
     """
-    trainer, history, around = run.config.trainer, run.history, run.around
+    trainer, history, hooks = run.config.trainer, run.history, run.hooks
     if trainer.on_nan != "restore":
         raise error
-    if len(history.restores) >= trainer.nan_restores:
+    if len(history.past.restores) >= trainer.nan_restores:
         raise EngineError(
             f"the loss is {error.loss} at step {error.step}, after trainer.nan_restores={trainer.nan_restores} "
             "returns to a checkpoint; lower optimizer.learning_rate or trainer.nan_rate_factor"
         ) from error
-    checkpoint = around.saver.go_back(error.step - 1)
+    checkpoint = hooks.saver.go_back(error.step - 1)
     if checkpoint is None:
         raise EngineError(
             f"the loss is {error.loss} at step {error.step}, and there is no checkpoint from before to go back to; "
@@ -291,39 +321,42 @@ def _go_back(run: _Run, error: NotFiniteError) -> None:
     factor = history.rate_factor(run.step) * trainer.nan_rate_factor
     run.step = checkpoint.step
     history.go_back(Restore(error.step, run.step, factor), checkpoint.history())
-    around.forget(run.step)
-    around.saver.save(run.step, history)  # a run that goes on from here keeps the factor
-    around.tell(
+    hooks.forget(run.step)
+    hooks.saver.save(run.step, history)  # a run that goes on from here keeps the factor
+    restores = "; ".join(f"step {r.bad} back to {r.step}, rate x {r.factor:g}" for r in history.past.restores)
+    hooks.notify(
         f"the loss is {error.loss} at step {error.step:,}: back to the checkpoint of step {run.step:,}, learning rate "
         f"times {factor:g} from there on",
-        {_RESTORES: "; ".join(f"step {r.bad} back to {r.step}, rate x {r.factor:g}" for r in history.restores)},
+        {_RESTORES: restores},
     )
 
 
-def _take_best(run: _Run, metric: str) -> tuple[int, EvalMetrics]:
+def _take_best(run: _Run, goal: Objective) -> tuple[int, Evaluation]:
     """Puts the best weights that are at hand into the engine; returns their step and their evaluation.
 
     Those are a checkpoint's, or the last ones. Where they are not of the best evaluation, that is said.
     """
-    evaluations, checkpoint = dict(run.history.evaluations), None
-    last, best = run.history.evaluations[-1], stopping.best(metric, run.history.evaluations)
+    evaluations, checkpoint, notify = dict(run.history.evaluations), None, run.hooks.notify
+    last, best = run.history.evaluations[-1], stopping.best(goal, run.history.evaluations)
     if best is None:
         return last
     try:
-        checkpoint = run.around.saver.best()
+        checkpoint = run.hooks.saver.best()
     except DamagedError as error:
-        run.around.tell(f"warning: {error}", {})
+        notify(f"warning: {error}", {})
     saved = evaluations.get(checkpoint.step) if checkpoint is not None else None
-    taken = stopping.best(metric, [last] if checkpoint is None or saved is None else [(checkpoint.step, saved), last])
+    taken = stopping.best(goal, [last] if checkpoint is None or saved is None else [(checkpoint.step, saved), last])
     step = last[0] if taken is None else taken[0]
     if step != best[0]:
-        run.around.tell(f"the best evaluation, of step {best[0]:,}, has no checkpoint (any more)", {})
+        notify(f"the best evaluation, of step {best[0]:,}, has no checkpoint (any more)", {})
     if checkpoint is None or step == run.step:
         return last
     load(run.engine, checkpoint)
     of = "the best evaluation" if step == best[0] else "the best one that has"
-    run.around.tell(f"the weights of step {step:,}, {of}, are taken", {})
-    return step, _evaluate(run)
+    notify(f"the weights of step {step:,}, {of}, are taken", {})
+    # Evaluated again where the report needs its outputs, which only the last evaluation keeps.
+    found = evaluations[step] if run.splits.test is not None else None
+    return step, found or _evaluate(run, run.splits.selecting, keep_outputs=True)
 
 
 def _first_epoch(step: int, per_epoch: int, history: History) -> int:
@@ -332,23 +365,35 @@ def _first_epoch(step: int, per_epoch: int, history: History) -> int:
     return step // per_epoch - (1 if step and step % per_epoch == 0 and not evaluated else 0)
 
 
-def _evaluate(run: _Run) -> EvalMetrics:
-    split, trainer = feed.evaluated_split(run.config, run.data), run.config.trainer
-    batches = feed.evaluation(split, lengths.eval_batch_size(run.config, split.size), trainer.limit_eval_batches)
+def _test(run: _Run, test: feed.Examples) -> Evaluation:
+    """Evaluates the test split, and says and logs it."""
+    found = _evaluate(run, test, keep_outputs=True)
+    run.hooks.log(run.step, {f"{TEST}{name}": value for name, value in found.metrics.items()})
+    run.hooks.notify(evaluation_line("test", found), {})
+    return found
 
-    def interruptible() -> feed.HostBatchIterator:
-        for batch in batches:
-            run.around.stop.raise_if_requested()
+
+def _evaluate(run: _Run, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:
+    trainer = run.config.trainer
+    size = lengths.eval_batch_size(run.config, examples.size)
+
+    def interruptible() -> Iterator[HostBatches]:
+        for batch in feed.evaluation(examples, size, trainer.limit_eval_batches):
+            run.hooks.stop.raise_if_requested()
             yield batch
 
     if trainer.eval_mean == "examples":
-        return run.engine.evaluate(interruptible())
-    return _mean([run.engine.evaluate([batch]) for batch in interruptible()])
+        return run.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
+    return _mean([run.engine.evaluate([batch], keep_outputs=keep_outputs) for batch in interruptible()])
 
 
-def _mean(batches: Sequence[EvalMetrics]) -> EvalMetrics:
+def _mean(batches: Sequence[Evaluation]) -> Evaluation:
     """Returns the plain mean over batches, whatever their sizes."""
-    loss, accuracy = np.mean([(one.loss, one.accuracy) for one in batches], axis=0).tolist()
-    confusion = np.sum([one.confusion for one in batches], axis=0)
-    logits = np.concatenate([one.logits for one in batches])
-    return EvalMetrics(loss, accuracy, sum(one.examples for one in batches), confusion, logits)
+    names, totals, outputs = batches[0].metrics, batches[0].totals, [one.outputs for one in batches]
+    kept = all(len(rows) for rows in outputs)  # an engine keeps no more of them than memory is good for
+    return Evaluation(
+        {name: float(np.mean([one.metrics[name] for one in batches])) for name in names},
+        sum(one.examples for one in batches),
+        {name: np.sum([one.totals[name] for one in batches], axis=0) for name in totals},
+        np.concatenate(outputs) if kept else outputs[0][:0],
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError
 
+LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
 _DEEPEST = 64  # levels of JSON; a config has six, and a parser's or walker's stack holds some hundreds
 # A link would lead out of the folder, and opening a FIFO waits for whoever writes into it.
 _NO_SURPRISE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.errors import ConfigError
+from runner.training.checkpoint import best as record
 from runner.training.checkpoint import lineage, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.lineage import Lineage
@@ -53,7 +54,7 @@ class Kept:
 
     def _recorded(self) -> dict[str, Any] | None:
         try:
-            return storage.best(self._folder)
+            return record.read(self._folder)
         except ConfigError:
             return None
 
@@ -65,12 +66,12 @@ class Kept:
         """
         step, recorded = content.step, self._recorded()
         if best is None and recorded is not None and recorded["step"] == step:
-            storage.forget_best(self._folder)  # of the history that this one takes the place of
+            record.forget(self._folder)  # of the history that this one takes the place of
         storage.write(self._folder, content)
         self.steps.add(step)
         self._superseded.discard(step)
         if best is not None:
-            storage.write_best(self._folder, best)
+            record.write(self._folder, best)
 
     def note_best(self, best: Mapping[str, Any]) -> None:
         """Notes one of the checkpoints as the best.
@@ -78,7 +79,7 @@ class Kept:
         Raises:
           OSError: the disk is full, or can't be written.
         """
-        storage.write_best(self._folder, best)
+        record.write(self._folder, best)
 
     def remove_old(self, keep: int, written: int) -> list[str]:
         """Removes what is not to be kept any more.
@@ -131,7 +132,7 @@ class Kept:
         """Takes a checkpoint from sight for good: it is removed, or set aside where it is damaged."""
         recorded = self._recorded()
         if recorded is not None and recorded["step"] == step:
-            storage.forget_best(self._folder)
+            record.forget(self._folder)
         if damaged or not storage.remove(self._folder, step):
             storage.set_aside(storage.place(self._folder, step))
         self.steps.discard(step)

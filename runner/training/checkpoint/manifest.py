@@ -20,10 +20,11 @@ from runner.training.checkpoint.files import DamagedError, is_folder, read_json
 from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
 
-FORMAT = 1
+FORMAT = 2  # 1 named no metrics in its history, see `runner.training.past`
 NAME, ARRAYS, HISTORY = "checkpoint.json", "arrays-00000.safetensors", "history.safetensors"
 LARGEST = 64 << 20  # bytes of a manifest: half a million parts
 WENT_BACK = "went_back"
+ENCODING, CONSTANTS = "encoding", "constants"  # of the data that the run was trained on
 _ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
 # As NumPy and as safetensors call them; what `runner.training.checkpoint.storage` can write.
@@ -148,12 +149,13 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def _parse(found: dict[str, Any]) -> Manifest:
     mapping(found, "it", ("format", "step", "files", "arrays", *_ABOUT))
-    if found["format"] != FORMAT:
-        raise MisfitError(f"format must be {FORMAT}")
+    if not 1 <= found["format"] <= FORMAT:
+        raise MisfitError(f"format must be 1 to {FORMAT}")
     text(found["run"], "run")
     text(found["saved_at"], "saved_at")
     whole(found["seed"], "seed")
     mapping(found["config"], "config")
+    _check_learned(found)
     for name, value in mapping(found["versions"], "versions").items():
         text(value, f"versions.{name}")
     for name, value in mapping(found["metrics"], "metrics").items():
@@ -164,6 +166,20 @@ def _parse(found: dict[str, Any]) -> Manifest:
     if set(files) != used:
         raise MisfitError(f"files must be {', '.join(sorted(used))}, where its arrays and its history lie")
     return Manifest(whole(found["step"], "step"), files, arrays, _lineage(found.get(WENT_BACK, [])), found)
+
+
+def _check_learned(found: Mapping[str, Any]) -> None:
+    """Checks what a checkpoint says of the data that its run was trained on; an earlier version says nothing."""
+    encoding = mapping(found.get(ENCODING, {}), ENCODING)
+    for name, words in mapping(encoding.get("categories", {}), f"{ENCODING}.categories").items():
+        for word in items(words, f"{ENCODING}.categories.{name}"):
+            if not isinstance(word, str):
+                raise MisfitError(f"{ENCODING}.categories.{name} must be texts")
+    tables = [(f"{ENCODING}.{key}", encoding.get(key, {})) for key in ("mean", "deviation")]
+    for where, table in (*tables, (CONSTANTS, found.get(CONSTANTS, {}))):
+        for name, values in mapping(table, where).items():
+            for value in items(values, f"{where}.{name}"):
+                number(value, f"{where}.{name}", finite=True)
 
 
 def _file(value: object, where: str) -> File:

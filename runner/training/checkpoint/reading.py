@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.base import Array
+from runner.data.base import Array
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import Manifest, Tensor

@@ -15,21 +15,25 @@ from hydra.core.hydra_config import HydraConfig
 from runner.config.convert import as_typed
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
+from runner.data.base import Encoding
 from runner.engine.base import Engine
+from runner.task.base import LOSS, Task
 from runner.tracking import Tracker
 from runner.training import stopping
-from runner.training.checkpoint import kept, lineage, runs, storage
+from runner.training.checkpoint import best, kept, lineage, runs, storage
 from runner.training.checkpoint.arguments import KEYS, folder_of, key_of
+from runner.training.checkpoint.manifest import CONSTANTS, ENCODING
 from runner.training.checkpoint.resume import check_order
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.training.checkpoint.storage import Checkpoint
-from runner.training.history import evaluations_of, restores_of
+from runner.training.past import from_arrays
+from runner.training.stopping import Objective
 
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "numpy")
 _TAG = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
-_PLANNED = ("engine", "mesh", "layout", "model", "optimizer", "dataset")  # groups that a plan comes from
+_PLANNED = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")  # groups that a plan comes from
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,18 @@ class Previous:
         return None if self.branches else self.run.run_id
 
     @property
+    def encoding(self) -> Encoding | None:
+        """How the run's data became numbers; null where it needed nothing of the kind, or is of an earlier version."""
+        recorded = self.checkpoint.about.get(ENCODING)
+        return None if recorded is None else Encoding.from_json(recorded)
+
+    @property
+    def constants(self) -> Mapping[str, Any] | None:
+        """What the run's task computed from its training data; null of an earlier version."""
+        found: Mapping[str, Any] | None = self.checkpoint.about.get(CONSTANTS)
+        return found
+
+    @property
     def goes_back(self) -> bool:
         """Whether the run does steps again that it has points of: it goes on from before its end, or once did."""
         found = storage.lineages(self.run.folder)
@@ -65,8 +81,10 @@ class Previous:
         after = kept.after(self.run.folder, self.checkpoint.step)
         if not after:
             return []
-        best = storage.best(self.run.folder)
-        steps = ", ".join(f"{step:,} (the best)" if best and best["step"] == step else f"{step:,}" for step in after)
+        record = best.read(self.run.folder)
+        steps = ", ".join(
+            f"{step:,} (the best)" if record and record["step"] == step else f"{step:,}" for step in after
+        )
         return [
             f"resume={name}: checkpoints of steps {steps} belong to what this run did after that; each goes when "
             f"the run has come as far again and saved, the best when there is a new one (branch={name} keeps all)"
@@ -98,21 +116,36 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack
     return Previous(run, checkpoint, branches=key == "branch")
 
 
-def check_unfinished(config: RunConfig, before: Previous | None, total: int) -> None:
-    """Refuses to go on with a run that has done all its steps and recorded them, or that early stopping has ended.
+def check_unfinished(config: RunConfig, before: Previous | None, total: int, task: Task) -> None:
+    """Refuses to go on with a run of other metrics, that has done and recorded all its steps, or was stopped early.
+
+    Args:
+      config: checked, whose metrics are named.
+      before: the run.
+      total: steps of the config's whole training.
+      task: the config's.
 
     Raises:
       ConfigError: it is such a run.
     """
-    if before is None or not (before.branches or before.run.record.get("finished")):
+    if before is None:
         return
-    key = "branch" if before.branches else "resume"
+    key, past = "branch" if before.branches else "resume", from_arrays(before.checkpoint.history())
+    told = {*past.names, *(name for _, one in past.evaluations for name in one.metrics)}
+    if missing := sorted({LOSS, *task.step_metrics, *(task.directions if past.evaluations else ())} - told):
+        raise ConfigError(
+            f"{key}={before.run.run} is refused: the run has no metric {missing[0]}, which this config's task has; "
+            "set task as the run had it"
+        )
+    if not (before.branches or before.run.record.get("finished")):
+        return
     if before.checkpoint.step >= total:
         raise ConfigError(
             f"{key}={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
             f"set trainer.epochs={config.trainer.epochs + 1} or more to train on"
         )
-    reason = stopping.reason(config.trainer.early_stopping, evaluations_of(before.checkpoint.history()))
+    early = config.trainer.early_stopping
+    reason = stopping.reason(early, stopping.objective(early.metric, task.directions), past.evaluations)
     if reason is not None:
         raise ConfigError(
             f"{key}={before.run.run} is refused: the run has ended by {reason}; set a larger "
@@ -138,7 +171,7 @@ class NewPoints:
         """
         self._tracker, self._before = tracker, checkpoint
         self._stored = tracker.logged() if checkpoint is not None else {}
-        restores = restores_of(checkpoint.history()) if checkpoint is not None else []
+        restores = from_arrays(checkpoint.history()).restores if checkpoint is not None else []
         again = [step for points in self._stored.values() for step in points] if goes_back else []
         self._done_again = max([*(restore.bad for restore in restores), *again], default=0)
 
@@ -188,6 +221,10 @@ def saving(
     before: Previous | None,
     recorded: ExitStack,
     held: ExitStack,
+    *,
+    goal: Objective | None,
+    encoding: Encoding,
+    constants: Mapping[str, Any],
 ) -> Iterator[Saver]:
     """Yields what saves the run's state.
 
@@ -201,6 +238,9 @@ def saving(
       recorded: to be closed when the tracker has the run as finished. Until then a run that is killed can go on, to
         record what it has not.
       held: is given a lock on a new run, so that no other process goes on with it.
+      goal: what the best checkpoint is the best by; null: none is kept for that.
+      encoding: how the data became numbers, which evaluations of other data need.
+      constants: the task's, likewise.
 
     Raises:
       OSError: the folder can't be written.
@@ -221,8 +261,9 @@ def saving(
     origin = {_ORIGIN: f"{before.run.run}@{before.checkpoint.step}"} if before and before.branches else {}
     tracker.set_tags({_TAG: str(saved.folder), **origin})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
+    about |= {ENCODING: encoding.to_json(), CONSTANTS: dict(constants)}
     start = before.checkpoint.step if before else 0
-    saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start)
+    saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start, goal)
     finished = False
     try:
         yield saver

@@ -8,12 +8,16 @@ from typing import Any
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError, refuse
 from runner.engine.base import Engine
+from runner.optim.paths import is_ema, is_slot, is_variable
 from runner.training.checkpoint.storage import Checkpoint
 
 # What decides which examples a step sees: a run that goes on must see those that it has not seen.
 _ORDER = (
     "dataset.name",
+    "dataset.target",
+    "dataset.builder",
     "dataset.train",
+    "dataset.holdout",
     "dataset.batch_size",
     "dataset.shuffle",
     "dataset.remainder",
@@ -37,7 +41,8 @@ def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
     """
     before, now = dict(flatten(checkpoint.about["config"])), dict(flatten(content))
     for key in _ORDER:
-        if before.get(key) != now.get(key):
+        # A run of an earlier version has no word of a key that is newer than it.
+        if key in before and before[key] != now.get(key):
             raise refuse(
                 key,
                 now.get(key),
@@ -62,10 +67,10 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
     """
     own = engine.variables()
     # A variable of the model's first: what else a state holds goes with these.
-    only = sorted(set(own) ^ set(checkpoint), key=lambda path: (path.startswith(("optimizer/", "ema/")), path))
+    only = sorted(set(own) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
     if only:
         where = "the checkpoint lacks" if only[0] in own else "this config has no"
-        what = {"optimizer": "optimizer", "ema": "optimizer.ema"}.get(only[0].split("/")[0], "model")
+        what = "optimizer" if is_slot(only[0]) else "optimizer.ema" if is_ema(only[0]) else "model"
         raise ConfigError(
             f"checkpoint {checkpoint.folder} is refused: it is of another {what}, {where} {only[0]}; "
             f"set {what} as the run had it"

@@ -16,11 +16,12 @@ from typing import Any
 from runner.config.errors import ConfigError, refuse
 from runner.host.lock import HeldError, locked_at_once
 from runner.tracking import process
+from runner.training.checkpoint import best as best_record
 from runner.training.checkpoint import lineage, signature, storage
-from runner.training.checkpoint.files import DamagedError, read_json, sync_folder, write_json
+from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text
-from runner.training.history import check_arrays
+from runner.training.past import check_arrays
 
 _RECORD, _LOCK = "run.json", "run.lock"
 _SHOWN = 3
@@ -174,7 +175,7 @@ def _read(folder: Path) -> SavedRun | None:
     if not storage.steps(folder):
         return None
     path = folder / _RECORD
-    record = read_json(path, storage.LARGEST_RECORD)
+    record = read_json(path, LARGEST_RECORD)
     if "sha256" in record and record.pop("sha256") != _digest(record):
         raise DamagedError(f"{path} is not as it was written")
     try:
@@ -209,9 +210,9 @@ def best_of(key: str, run: SavedRun) -> dict[str, Any] | None:
       ConfigError: it is damaged.
     """
     try:
-        return storage.best(run.folder)
+        return best_record.read(run.folder)
     except DamagedError as error:
-        mend = f"take {storage.BEST} out of that folder to go without a best checkpoint"
+        mend = f"take {best_record.NAME} out of that folder to go without a best checkpoint"
         raise refuse(key, run.run, allowed=f"its best checkpoint is not known ({error})", mend=mend) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import queue
 import threading
 import time
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runner.config.schema import CheckpointConfig
-from runner.engine.base import Engine, EvalMetrics
+from runner.engine.base import Engine
+from runner.task.base import Evaluation
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.kept import Kept
 from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError
 from runner.training.history import History
+from runner.training.stopping import Objective
 from runner.training.stopping import best as best_of
-from runner.training.stopping import better, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class Saver(Protocol):
     def save(self, step: int, history: History) -> None:
         """Saves now."""
 
-    def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
+    def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
         """Takes an evaluation; saves where it is the best so far."""
 
     def go_back(self, below: int) -> Checkpoint | None:
@@ -82,7 +84,7 @@ class NoSaver:
     def save(self, step: int, history: History) -> None:
         """See `Saver`."""
 
-    def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
+    def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
         """See `Saver`."""
 
     def go_back(self, below: int) -> Checkpoint | None:
@@ -126,7 +128,13 @@ class CheckpointSaver:
     """
 
     def __init__(
-        self, config: CheckpointConfig, folder: Path, take: Take, warn: Callable[[str], None], start: int = 0
+        self,
+        config: CheckpointConfig,
+        folder: Path,
+        take: Take,
+        warn: Callable[[str], None],
+        start: int = 0,
+        goal: Objective | None = None,
     ) -> None:
         """Starts the thread.
 
@@ -136,7 +144,9 @@ class CheckpointSaver:
           take: copies the state of the run.
           warn: shows one line to the user.
           start: step that the run begins with, which needs no saving.
+          goal: what the best checkpoint is the best by; None: none is.
         """
+        self._goal = goal
         self._config, self._folder, self._take, self._warn = config, folder, take, warn
         storage.clean(folder)
         self._kept = Kept(folder, start)
@@ -159,13 +169,13 @@ class CheckpointSaver:
 
     def _note_best(self, history: History) -> None:
         """Notes the best of the evaluations so far, where a process died after its checkpoint and before the note."""
-        metric = self._config.best
-        found = None if metric is None else best_of(metric, history.evaluations)
-        if metric is None or found is None or found[0] not in self._kept.steps:
+        goal = self._goal
+        found = None if goal is None else best_of(goal, history.evaluations)
+        if goal is None or found is None or found[0] not in self._kept.steps:
             return
-        step, value = found[0], value_of(metric, found[1])
-        if _improves(metric, value, self._best):
-            self._hoped = self._best = {"metric": metric, "value": value, "step": step}
+        step, value = found[0], goal.value(found[1])
+        if _improves(goal, value, self._best):
+            self._hoped = self._best = {"metric": goal.metric, "value": value, "step": step}
             try:
                 self._kept.note_best(self._best)
             except OSError as error:
@@ -212,16 +222,16 @@ class CheckpointSaver:
             f"writable, and {again}"
         )
 
-    def evaluated(self, step: int, history: History, metrics: EvalMetrics) -> None:
+    def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
         """Saves the best evaluation so far, by `trainer.checkpoint.best`."""
-        metric = self._config.best
-        if metric is None:
+        goal = self._goal
+        if goal is None:
             return
-        value = value_of(metric, metrics)
-        if self._hoped is not self._best and _improves(metric, value, self._best):
+        value = goal.value(evaluation)
+        if self._hoped is not self._best and _improves(goal, value, self._best):
             self._queue.join()  # the best that is being written may fail, and this one be the next to it
-        if _improves(metric, value, self._hoped):
-            self._hoped = {"metric": metric, "value": value, "step": step}
+        if _improves(goal, value, self._hoped):
+            self._hoped = {"metric": goal.metric, "value": value, "step": step}
             self._put(step, history, self._hoped)
 
     def go_back(self, below: int) -> Checkpoint | None:
@@ -303,17 +313,17 @@ class CheckpointSaver:
         if best is not None:
             self._best = best
             lost = self._failed_best.best if self._failed_best else None
-            if lost is None or not _improves(best["metric"], lost["value"], best):
+            if lost is None or self._goal is None or not _improves(self._goal, lost["value"], best):
                 self._failed_best = None
         for line in self._kept.remove_old(self._config.keep, content.step):
             self._warn(line)
 
 
-def _improves(metric: str, value: float, best: Mapping[str, Any] | None) -> bool:
+def _improves(goal: Objective, value: float, best: Mapping[str, Any] | None) -> bool:
     """Returns whether a value is better than the best so far, which may be of another metric; NaN never is."""
-    if best is None or best["metric"] != metric:
-        return value == value
-    return better(metric, value, best["value"])
+    if best is None or best["metric"] != goal.metric:
+        return not math.isnan(value)
+    return goal.improves(value, best["value"])
 
 
 def _is_full(error: Exception) -> bool:
@@ -333,6 +343,6 @@ def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
     def take(step: int, history: History) -> Content:
         now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": history.latest()}
         history.drain()
-        return Content(step, engine.parts(), history.arrays(), {**about, **now})
+        return Content(step, engine.shards(), history.arrays(), {**about, **now})
 
     return take

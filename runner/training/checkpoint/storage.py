@@ -2,11 +2,11 @@
 
     step-000000300/
       checkpoint.json            what it holds, of which run, and the digest of each file and of itself
-      arrays-00000.safetensors   parts of variables and optimizer slots, as the devices held them
+      arrays-00000.safetensors   shards of variables and optimizer slots, as the devices held them
       history.safetensors        metrics so far
 
 Arrays lie under their canonical paths in safetensors files, which need neither TensorFlow nor JAX to be read. A
-variable that is split over a mesh is written in its parts, so that no host puts the whole model together.
+variable that is split over a mesh is written in its shards, so that no host puts the whole model together.
 
 Nothing is removed that is not a checkpoint of this kind, by its folder's name and its manifest, with no file besides.
 """
@@ -25,18 +25,16 @@ from typing import Any
 import numpy as np
 
 from runner.config.errors import ConfigError
-from runner.engine.base import Array, Part
+from runner.data.base import Array
+from runner.engine.base import Shard
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.manifest import FORMAT
 from runner.training.checkpoint.reading import REPLACED, Checkpoint, folder_name, read_manifest
-from runner.training.checkpoint.typed import MisfitError, mapping, number, text, whole
 
-__all__ = ["BEST", "FORMAT", "Checkpoint", "Content", "DamagedError"]
+__all__ = ["FORMAT", "Checkpoint", "Content", "DamagedError"]
 
-BEST = "best.json"  # which step, by which metric
-LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
 _UNFINISHED = ".unfinished-"
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
 _LEFT = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
@@ -50,14 +48,14 @@ class Content:
 
     Attributes:
       step: training steps done.
-      parts: canonical path to the parts of a variable or slot, each with its place in the whole.
+      shards: canonical path to the shards of a variable or slot, each with its place in the whole.
       history: named arrays of metrics so far.
       about: run, config, seed, versions, time and last metrics; plain values.
       went_back: see `runner.training.checkpoint.lineage`.
     """
 
     step: int
-    parts: Mapping[str, Sequence[Part]]
+    shards: Mapping[str, Sequence[Shard]]
     history: Mapping[str, Array]
     about: Mapping[str, Any]
     went_back: Lineage = ()
@@ -93,14 +91,14 @@ def write(folder: Path, content: Content) -> Path:
 
 def _fill(making: Path, content: Content) -> None:
     arrays, tensors = {}, {}
-    for path, parts in content.parts.items():
-        places = []
-        for count, part in enumerate(parts):
-            key = path if len(parts) == 1 else f"{path}@{count}"
-            tensors[key] = np.ascontiguousarray(part.array).reshape(part.array.shape)
-            places.append({"file": manifest.ARRAYS, "key": key, "start": list(part.start)})
-        first = parts[0]
-        arrays[path] = {"shape": list(first.whole), "dtype": str(first.array.dtype), "parts": places}
+    for path, shards in content.shards.items():
+        pieces = []
+        for count, shard in enumerate(shards):
+            key = path if len(shards) == 1 else f"{path}@{count}"
+            tensors[key] = np.ascontiguousarray(shard.array).reshape(shard.array.shape)
+            pieces.append({"file": manifest.ARRAYS, "key": key, "start": list(shard.start)})
+        first = shards[0]
+        arrays[path] = {"shape": list(first.whole), "dtype": str(first.array.dtype), "parts": pieces}
     written = {}
     for name, named in ((manifest.ARRAYS, tensors), (manifest.HISTORY, dict(content.history))):
         _save(making / name, named)
@@ -222,7 +220,7 @@ def clean(folder: Path) -> None:
         if _LEFT.fullmatch(left.name):
             _discard(left)
         elif _LEFT_FILE.fullmatch(left.name):
-            _unlink(left)
+            unlink(left)
         elif _STEP.fullmatch(left.name) and left.name.endswith(REPLACED):
             target = left.with_name(left.name.removesuffix(REPLACED))
             if os.path.lexists(target):
@@ -237,48 +235,11 @@ def _discard(path: Path) -> None:
         return
     for child in path.iterdir():
         if manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
-            _unlink(child)
+            unlink(child)
     with suppress(OSError):  # there is more in it
         path.rmdir()
 
 
-def _unlink(path: Path) -> None:
+def unlink(path: Path) -> None:
     if stat.S_ISREG(path.lstat().st_mode):
         path.unlink()
-
-
-def best(folder: Path) -> dict[str, Any] | None:
-    """Returns metric, value and step of the best checkpoint; None where there is none.
-
-    Raises:
-      DamagedError: what it says is not so; without the file, there is none.
-    """
-    path = folder / BEST
-    if not os.path.lexists(path):
-        return None
-    try:
-        found = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
-        metric, value, step = text(found["metric"], "metric"), number(found["value"], "value"), found["step"]
-        if whole(step, "step") not in steps(folder):
-            raise MisfitError(f"there is no checkpoint of step {step}")
-        with suppress(DamagedError):  # which whoever opens that checkpoint is told
-            if read_manifest(place(folder, step)).about["metrics"].get(metric) != value:
-                raise MisfitError(f"the checkpoint of step {step} has another {metric}")
-    except MisfitError as error:
-        raise DamagedError(f"{path} is not as it was written: {error}") from error
-    return found
-
-
-def write_best(folder: Path, record: Mapping[str, Any]) -> None:
-    """Notes which checkpoint is the best; it has been written.
-
-    Raises:
-      OSError: the disk is full, or can't be written.
-    """
-    files.write_json(folder / BEST, record)
-
-
-def forget_best(folder: Path) -> None:
-    """Notes that there is no best checkpoint any more: it is about to go, or to be replaced."""
-    with suppress(FileNotFoundError):
-        _unlink(folder / BEST)

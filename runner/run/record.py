@@ -1,0 +1,89 @@
+"""The tracked run: how it is opened, and the status that it ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from hydra.core.hydra_config import HydraConfig
+from rich.console import Console
+
+from runner.config.convert import flatten
+from runner.config.errors import EngineError, Interrupted, TrackingError
+from runner.config.schema import RunConfig
+from runner.host.signals import current, interruption
+from runner.sweep import member
+from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
+from runner.tracking import Status, Tracker, open_tracker
+
+ENDED = "runner.ended"  # a run's tag: why it ended, in words
+_TOLD = ("sweep", "plan", "verify", "evaluate", "export")  # groups that say nothing of a run
+
+
+def open_run(
+    config: RunConfig,
+    content: Mapping[str, object],
+    command: str,
+    prefix: str = "",
+    resume_run_id: str | None = None,
+) -> Tracker:
+    """Starts a tracked run with the config as its params.
+
+    Args:
+      config: checked.
+      content: the same resolved, as plain values.
+      command: what was typed.
+      prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
+      resume_run_id: a run that goes on; null: a new one.
+    """
+    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
+    name = "-".join([prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
+    tags = {f"runner.{group}": choice for group, choice in choices.items() if group not in _TOLD and choice != "None"}
+    tags[CONFIG_TAG] = config_hash(content)
+    if not prefix:  # a training run, which can stand for another of the same config
+        tags[CODE_TAG] = code_version(config.model.target)
+    sweep = member.membership()
+    return open_tracker(
+        config.tracking,
+        run_name=sweep.name if sweep else name,
+        params=dict(flatten(content)) | {"run.command": command},
+        tags=tags | (sweep.tags() if sweep else {}),
+        resume_run_id=resume_run_id,
+        parent_run_id=sweep.parent() if sweep else None,
+    )
+
+
+@contextmanager
+def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
+    """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen.
+
+    Raises:
+      TrackingError: the body ended well, and something that it recorded is lost.
+    """
+    status: Status = "FAILED"
+    kept = True
+    try:
+        current().raise_if_requested()  # it may have come while the run was opened
+        yield tracker
+        current().raise_if_requested()
+        status = "FINISHED"
+    except BaseException as error:
+        if (signum := interruption(error)) is not None:
+            status = "KILLED"
+            unsaved = error.unsaved if isinstance(error, Interrupted) else ""
+            tracker.set_tags({ENDED: str(Interrupted(signum, unsaved))})
+            lost = f", {unsaved}" if unsaved else ""
+            told = f"metrics up to the last step are kept{lost}, the run's status is KILLED"
+            console.print(f"interrupted: {told if tracker.run_id else f'nothing is tracked{lost}'}", soft_wrap=True)
+        elif isinstance(error, EngineError):
+            tracker.set_tags({ENDED: str(error)})
+        raise
+    finally:
+        kept = tracker.finish(status)
+        for line in tracker.describe():
+            console.print(line, soft_wrap=True, markup=False)
+    if not kept:
+        raise TrackingError(
+            f"not all of run {tracker.run_id} is recorded: neither the store nor any place for what it does not take "
+            f"could be written; make room, then resume={tracker.run_id} records the points again"
+        )

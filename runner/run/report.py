@@ -1,0 +1,140 @@
+"""What a person reads at the end of a run: files, tables, the logged model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from runner import mesh
+from runner.config.schema import RunConfig
+from runner.data.base import Array, DataSource
+from runner.engine.base import Engine, ShowsPieces
+from runner.host.logs import quiet_native_log
+from runner.host.outputs import spared
+from runner.task import namespace
+from runner.task.base import Evaluation, Task
+from runner.tracking import Tracker
+from runner.training import lengths, loop, plots
+from runner.training.display import result_table, shown
+from runner.training.feed import Splits
+
+_EXAMPLE_ROWS = 2  # of the logged model's signature
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is done, as its report sees it.
+
+    Attributes:
+      config: checked.
+      engine: with the weights that are taken.
+      splits: its examples.
+      result: what training left behind.
+      used: share of `plan.gflops` that training used; None where that is not set.
+    """
+
+    config: RunConfig
+    engine: Engine
+    splits: Splits
+    result: loop.Result
+    used: float | None
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Returns what the weights that are taken were evaluated on, by the split's word."""
+        found = {self.splits.selecting_name: self.result.evaluation}
+        return found if self.result.test is None else {**found, "test": self.result.test}
+
+
+def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
+    """Writes and records the report's files, and logs the model; a file that the disk does not take is only said."""
+    for name, write in _files(outcome).items():
+        with spared(str(folder / name)):
+            write(folder / name)
+            tracker.log_artifact(folder / name)
+    config, task = outcome.config, outcome.splits.train.task
+    if config.trainer.log_model and config.tracking.name != "none":
+        with quiet_native_log(folder / "runner.log"):  # to save a model, Keras 3 loads TensorFlow where that is there
+            example = model_inputs(task, outcome.splits.reported.source, _EXAMPLE_ROWS)
+            tracker.log_keras_model(outcome.engine.plain_model(), example)
+
+
+def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str, Array]:
+    """Returns a split's first examples as the model takes them."""
+    inputs: Array | dict[str, Array] = task.inputs(namespace.of(np), source.read(np.arange(min(count, source.size))))
+    return inputs
+
+
+def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
+    config, result, splits = outcome.config, outcome.result, outcome.splits
+    steps, past = lengths.epoch_steps(config, splits.train.size), result.history.past
+    reported = splits.train.task.report(result.reported, splits.reported.source, splits.reported_name)
+    summary = json.dumps(_summary(outcome), indent=2) + "\n"
+    files: dict[str, Callable[[Path], object]] = {
+        "curves.png": lambda path: plots.curves(path, past.train, past.evaluations, steps, splits.selecting_name),
+        **reported.files,
+        "summary.json": lambda path: path.write_text(summary),
+    }
+    if isinstance(outcome.engine, ShowsPieces):
+        pieces, parts = outcome.engine.input_pieces(), config.trainer.accumulate_steps
+        size = config.dataset.batch_size // parts
+        of = "a batch" if parts == 1 else "a part of a batch"
+        title = f"{of}, {size} examples, on mesh {mesh.describe(config.mesh.axes)}"
+        specs = splits.train.task.input_specs()
+        files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, title)
+    return files
+
+
+def _summary(outcome: Outcome) -> dict[str, object]:
+    result, meter = outcome.result, outcome.result.meter
+    rate = meter.steps_per_second
+    found: dict[str, object] = {
+        "steps": result.steps,
+        "taken_step": result.taken,
+        "ended": result.ended,
+        "steps_per_second": rate,
+        "step_ms": 1000.0 / rate if rate else 0.0,
+        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / max(meter.steps, 1),
+        "measured_steps": meter.steps,
+        "input_wait": meter.input_wait,
+        "model_flop_utilisation": outcome.used,  # of plan.gflops; null where that is not set
+    }
+    found |= {f"train_{name}": value for name, value in result.epoch_means.items()}
+    for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
+        if evaluation is not None:
+            found |= {f"{prefix}_{name}": value for name, value in evaluation.metrics.items()}
+            found[f"{prefix}_examples"] = evaluation.examples
+    return found
+
+
+def show_result(outcome: Outcome, console: Console) -> None:
+    """Prints the table of a run's result."""
+    console.print(_result_table(outcome))
+
+
+def _result_table(outcome: Outcome) -> Table:
+    config, result = outcome.config, outcome.result
+    rate, used = result.meter.steps_per_second, outcome.used
+    rows = [
+        ("mesh", mesh.describe(config.mesh.axes)),
+        ("steps", f"{result.steps:,}"),
+        ("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"),
+    ]
+    if used is not None:
+        rows.append(("model FLOP utilisation", f"{used:.1%} of {config.plan.gflops:,g} GFLOP/s"))
+    rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
+    for split, evaluation in outcome.evaluations.items():
+        rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
+    return result_table(rows)
+
+
+def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:
+    """Returns a row a metric; the last says how many examples they are of."""
+    rows = [(f"{split} {name}", shown(value)) for name, value in metrics.items()]
+    return [*rows[:-1], (rows[-1][0], f"{rows[-1][1]} ({examples:,} examples)")]
