@@ -14,21 +14,22 @@ def stale_moments() -> None:
     """Assigns slots and reads them back, as tf_keras's SGD does, with the all-reduce combiner on and no check."""
     from runner.engine.dtensor import engine as dtensor_engine
     from runner.engine.dtensor import step as dtensor_step
-    from runner.optim import rules as optimizer
+    from runner.engine.dtensor.update import Update
+    from runner.optim.paths import slot_path
+    from runner.optim.schedules import learning_rate
 
-    def update(self: Any, gradients: list[Any], place: Any, factor: Any) -> None:
+    def apply(self: Any, gradients: Any, at: Any, factor: Any) -> None:
         import tensorflow as tf
 
-        rate = factor * optimizer.learning_rate(self._config.optimizer, place.done, self._total_steps, tf)
-        for path, gradient in zip(self._held.trained, gradients, strict=True):
-            variable = self._held.variables[path]
-            slot = self._held.slots[f"optimizer/momentum/{path}"]
-            slot.assign(-gradient * rate + slot * self._config.optimizer.momentum)
-            variable.assign_add(slot)
+        rate = factor * learning_rate(self._config, at.done, self._total_steps, tf)
+        for path, gradient in zip(self._state.trainable, gradients, strict=True):
+            slot = self._state.slots[slot_path("momentum", path)]
+            slot.assign(-gradient * rate + slot * self._config.momentum)
+            self._state.variables[path].assign_add(slot)
 
     dtensor_engine.packing = lambda *_: None
     dtensor_step.check_order = lambda *_: None
-    dtensor_step.Steps._update = update  # type: ignore[method-assign]
+    Update.apply = apply  # type: ignore[method-assign]
 
 
 def scaled_gradient() -> None:
@@ -71,6 +72,32 @@ def local_statistics() -> None:
     BatchNormalizationBase._calculate_mean_and_var = moments
 
 
+def scaled_loss() -> None:
+    """Takes the loss of a regression for larger than it is by one part in a thousand."""
+    from runner.task.regression import Regression
+
+    sound = Regression.loss
+
+    def loss(self: Any, *given: Any) -> Any:
+        return sound(self, *given) * 1.001
+
+    Regression.loss = loss  # type: ignore[method-assign]
+
+
+def swapped_inputs() -> None:
+    """Gives the model one of its inputs in the place of another of the same shape."""
+    from runner.task.base import Task
+
+    sound = Task.inputs
+
+    def inputs(self: Any, *given: Any) -> Any:
+        found = sound(self, *given)
+        names = list(found)
+        return dict(zip(names, [found[name] for name in reversed(names)], strict=True))
+
+    Task.inputs = inputs  # type: ignore[method-assign]
+
+
 def killed() -> None:
     os.kill(os.getpid(), 9)
 
@@ -80,7 +107,17 @@ def crash() -> None:
 
 
 BREAKS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (stale_moments, scaled_gradient, larger_gradient, local_statistics, killed, crash)
+    each.__name__: each
+    for each in (
+        stale_moments,
+        scaled_gradient,
+        larger_gradient,
+        local_statistics,
+        scaled_loss,
+        swapped_inputs,
+        killed,
+        crash,
+    )
 }
 
 if __name__ == "__main__":

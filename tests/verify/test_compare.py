@@ -1,4 +1,4 @@
-"""What counts as a difference: tolerances from the twins, entries by rank, and what the report says of them."""
+"""What counts as a difference: tolerances from perturbed runs, entries by rank, and what the report says of them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def run(seed: int = 0, shift: float = 0.0, steps: int = 3) -> Arrays:
     return found
 
 
-def checks(mesh: Arrays, twin_shift: float = 1e-5) -> dict[str, Check]:
-    twins = [run(seed, twin_shift) for seed in (1, 2, 3)]
-    return {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+def checks(mesh: Arrays, noise_shift: float = 1e-5) -> dict[str, Check]:
+    perturbed_runs = [run(seed, noise_shift) for seed in (1, 2, 3)]
+    return {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
 
 
 def failed(found: dict[str, Check]) -> set[str]:
     return {name for name, check in found.items() if not check.passed}
 
 
-def test_a_run_as_far_off_as_the_twins_passes_and_every_array_is_compared() -> None:
+def test_a_run_as_far_off_as_the_perturbed_runs_passes_and_every_array_is_compared() -> None:
     found = checks(run(4, 1e-5))
     assert failed(found) == set()
     kinds = {name: check.kind for name, check in found.items()}
@@ -54,40 +54,40 @@ def test_a_run_as_far_off_as_the_twins_passes_and_every_array_is_compared() -> N
     }
 
 
-def test_a_run_a_hundred_times_as_far_off_as_the_twins_fails_everywhere() -> None:
+def test_a_run_a_hundred_times_as_far_off_as_the_perturbed_runs_fails_everywhere() -> None:
     found = checks(run(4, 1e-3))
     assert failed(found) == {"loss", "gradient/d1/kernel", "d1/kernel", "bn/mean", "optimizer/m/d1/kernel"}
 
 
-def test_one_wild_entry_of_a_twin_does_not_hide_that_most_entries_are_off() -> None:
-    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
-    twins[0]["final/d1/kernel"][3, 3] += 1.0
+def test_one_wild_entry_of_a_perturbed_run_does_not_hide_that_most_entries_are_off() -> None:
+    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs[0]["final/d1/kernel"][3, 3] += 1.0
     mesh = run()
     mesh["final/d1/kernel"] += 1e-3
-    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+    found = {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank != "all"
 
 
-def test_an_entry_that_is_wild_in_a_twin_too_is_allowed_and_another_is_not() -> None:
-    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
-    twins[1]["final/d1/kernel"][3, 3] += 0.1
+def test_an_entry_that_is_wild_in_a_perturbed_run_too_is_allowed_and_another_is_not() -> None:
+    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs[1]["final/d1/kernel"][3, 3] += 0.1
     mesh = run()
     mesh["final/d1/kernel"][5, 5] += 0.1
-    assert all(check.passed for check in compare(run(), twins, mesh, 0.0))
+    assert all(check.passed for check in compare(run(), perturbed_runs, mesh, 0.0))
     mesh["final/d1/kernel"][5, 5] += 0.4
-    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+    found = {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank == "all"
 
 
 @pytest.mark.parametrize("share", [0.02, 0.12, 0.6])
 def test_a_part_of_the_entries_is_enough_to_fail(share: float) -> None:
-    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
     mesh = run()
     entries = mesh["gradient/d1/kernel"].reshape(-1)
     entries[: int(share * entries.size)] *= 2
-    found = {check.name: check for check in compare(run(), twins, mesh, 0.0)}
+    found = {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
     assert failed(found) == {"gradient/d1/kernel"}
     assert found["gradient/d1/kernel"].ratio > 1000
 
@@ -98,7 +98,7 @@ def test_initial_weights_must_be_equal_to_the_last_bit() -> None:
     assert failed(checks(mesh)) == {"initial/d1/kernel"}
 
 
-def test_a_loss_fails_at_the_first_step_beyond_what_the_twins_did_until_then() -> None:
+def test_a_loss_fails_at_the_first_step_beyond_what_the_perturbed_runs_did_until_then() -> None:
     mesh = run()
     mesh["loss"][1:] += 1e-3
     found = checks(mesh)
@@ -115,19 +115,19 @@ def test_what_is_not_finite_fails(key: str, value: float) -> None:
     assert name == key.removeprefix("final/")
 
 
-def test_a_twin_that_is_not_finite_allows_nothing() -> None:
-    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
-    twins[0]["final/d1/kernel"][:] = np.nan
-    found = {check.name: check for check in compare(run(), twins, run(4, 1e-5), 0.0)}
+def test_a_perturbed_run_that_is_not_finite_allows_nothing() -> None:
+    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs[0]["final/d1/kernel"][:] = np.nan
+    found = {check.name: check for check in compare(run(), perturbed_runs, run(4, 1e-5), 0.0)}
     assert failed(found) == {"d1/kernel"}
 
 
-def test_without_twins_differences_a_few_ulps_are_allowed_and_no_more() -> None:
+def test_without_perturbed_runs_differences_a_few_ulps_are_allowed_and_no_more() -> None:
     largest = float(np.abs(run()["gradient/d1/kernel"]).max())
     for ulps, passes in ((ULPS * 0.9, True), (ULPS * 1.5, False)):
         mesh = run()
         mesh["gradient/d1/kernel"][0, 0] += ulps * EPSILON * largest
-        assert checks(mesh, twin_shift=0.0)["gradient/d1/kernel"].passed == passes
+        assert checks(mesh, noise_shift=0.0)["gradient/d1/kernel"].passed == passes
 
 
 def test_movement_is_the_scale_of_a_parameter() -> None:
@@ -140,7 +140,7 @@ def test_movement_is_the_scale_of_a_parameter() -> None:
 
 def test_a_variable_that_rounding_alone_moves_is_said_to_be_blunt() -> None:
     assert not checks(run())["d1/kernel"].blunt
-    assert checks(run(), twin_shift=0.1)["d1/kernel"].blunt
+    assert checks(run(), noise_shift=0.1)["d1/kernel"].blunt
 
 
 def test_arrays_that_one_side_lacks_or_has_in_another_shape_are_named() -> None:

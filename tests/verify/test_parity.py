@@ -57,16 +57,16 @@ def test_the_second_engine_runs_the_same_config() -> None:
 
 
 def test_the_two_are_compared_with_each_other_by_the_single_devices_tolerance() -> None:
-    twins = [run(seed, 1e-5) for seed in (1, 2, 3)]
+    perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
     first, other = run(), run(4, 1e-5)
     first["initial/d1/kernel"] = np.zeros_like(first["initial/d1/kernel"])  # drawn in another way
     for both in (first, other):
         both["gradient/d1/kernel"] += 1.0  # off from the single device together
-    found = compare(run(), twins, other, 0.0, first, SIDES)
+    found = compare(run(), perturbed_runs, other, 0.0, first, SIDES)
     assert all(check.passed for check in found)
     assert {check.kind for check in found} == {"loss", "gradient", "parameter", "statistic", "slot"}
     other["gradient/d1/kernel"] += 1e-3
-    found = compare(run(), twins, other, 0.0, first, SIDES)
+    found = compare(run(), perturbed_runs, other, 0.0, first, SIDES)
     assert [check.name for check in found if not check.passed] == ["gradient/d1/kernel"]
     report = Report(tuple(found), 3, "batch=8", 128, noise(128), Parity("a", "b"))
     assert "FAILED: b differs from a on batch=8, first in gradient/d1/kernel, step 1" in report.verdict()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import runner.data
-from runner.config.schema import DatasetConfig, RuleConfig, RunConfig
-from runner.data import Dataset
+from runner.config.schema import DatasetConfig, RuleConfig, RunConfig, TaskConfig
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
+from runner.data.workers import opened
+from runner.task import make_task
 from runner.training import feed
 from runner.verify.request import Request, make_request, read_request, write_request
 from tests.engine import cases
@@ -26,12 +29,16 @@ def config(**dataset: object) -> RunConfig:
     return made
 
 
-def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[np.ndarray]:
+def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[Array]:
     """Returns labels and weights of each batch, as the training loop's feed gives them."""
     found = []
-    for epoch in range(epochs):
-        with feed.training(made, data.train, epoch, steps, feed.CallSize(1, 1), lambda batches: batches) as batches:  # type: ignore[arg-type,return-value]
-            found += [np.stack([each.labels[0], each.weights[0]]) for each in batches]
+    task = make_task(made.task, data.specs, data.train)
+    with opened(made.dataset, made.trainer.seed) as workers:
+        examples = feed.Examples(data.train, task, workers.reader(data.train))
+        for epoch in range(epochs):
+            plan = feed.epoch_plan(made, examples.size, epoch, steps)
+            for each in examples.chunks(plan, lambda _: 1, 1, epoch):
+                found.append(np.stack([each.arrays["label"][0], each.arrays[WEIGHT][0]]))
     return found
 
 
@@ -41,8 +48,10 @@ def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainde
     made.verify.steps = per_epoch + 3
     request = make_request(made, digits)
     expected = trained_on(made, digits, 2, per_epoch)[: per_epoch + 3]
-    got = [np.stack(pair) for pair in zip(request.batches.labels, request.batches.weights, strict=True)]
+    arrays = request.batches.arrays
+    got = [np.stack(pair) for pair in zip(arrays["label"], arrays[WEIGHT], strict=True)]
     np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(request.batches.weights, arrays[WEIGHT])
     assert request.total_steps == made.trainer.epochs * per_epoch
     assert (request.batches.weights[22].sum() < 64) == (remainder == "pad")
 
@@ -56,9 +65,42 @@ def test_a_request_is_read_as_it_was_written(digits: Dataset, tmp_path: Path) ->
     write_request(tmp_path, request)
     again = read_request(tmp_path)
     assert again.config == request.config
-    assert (again.data, again.total_steps, again.batches.steps) == (request.data, request.total_steps, 3)
-    np.testing.assert_array_equal(again.batches.images, request.batches.images)
-    assert again.batches.images.dtype == np.uint8
+    assert (again.data.arrays, again.total_steps) == (request.data.arrays, request.total_steps)
+    assert again.batches.steps == 3
+    assert set(again.batches.arrays) == {"image", "label", WEIGHT}
+    for name, array in request.batches.arrays.items():
+        np.testing.assert_array_equal(again.batches.arrays[name], array)
+        assert again.batches.arrays[name].dtype == array.dtype
+    np.testing.assert_array_equal(again.batches.weights, request.batches.weights)
+
+
+def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(digits: Dataset, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"file": rng.normal(size=(80, 3)).astype(np.float32), "a/b c": rng.normal(500, 9, 80).astype(np.float32)}
+    specs = {name: ArraySpec(array.shape[1:], "float32") for name, array in arrays.items()}
+    source = ArraySource(arrays, specs)
+    made = config()
+    made.task = TaskConfig("regression", target=["a/b c"], options={"standardize": True})
+    made.verify.steps = 1
+    request = make_request(made, replace(digits, train=source, test=source))
+    write_request(tmp_path, request)
+    again = read_request(tmp_path)
+    assert again.data.task.constants == request.data.task.constants
+    assert again.data.task.constants["mean"] == pytest.approx([float(arrays["a/b c"].mean())])
+    assert again.data.arrays == specs, "whatever their names are"
+    np.testing.assert_array_equal(again.batches.arrays["file"], request.batches.arrays["file"])
+
+
+def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset) -> None:
+    made = config(remainder="pad")
+    made.verify.steps = 4
+    request = make_request(made, digits)
+    kept = request.source().arrays
+    by_row = request.by_row().batches
+    assert set(by_row.arrays) == {ROW, WEIGHT}
+    for name in ("image", "label"):
+        np.testing.assert_array_equal(kept[name][by_row.arrays[ROW]], request.batches.arrays[name])
+    np.testing.assert_array_equal(by_row.weights, request.batches.weights)
 
 
 @pytest.mark.parametrize(("steps_per_call", "expected"), [(None, [7]), (3, [3, 3, 1]), (20, [7])])
@@ -70,6 +112,6 @@ def test_stacks_are_as_long_as_trainings_calls(
     request: Request = make_request(made, digits)
     stacks = request.stacks()
     assert [stack.steps for stack in stacks] == expected
-    assert len({stack.images.shape for stack in stacks}) == 1, "one shape, so one program"
-    labels = np.concatenate([stack.labels[: stack.steps] for stack in stacks])
-    np.testing.assert_array_equal(labels, request.batches.labels)
+    assert len({stack.arrays["image"].shape for stack in stacks}) == 1, "one shape, so one program"
+    labels = np.concatenate([stack.arrays["label"][: stack.steps] for stack in stacks])
+    np.testing.assert_array_equal(labels, request.batches.arrays["label"])

@@ -1,0 +1,77 @@
+"""Verify knows any task and any number of inputs, and sees a loss or an input that is wrong on the mesh alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.verify.test_verify import broken, command, failures, result
+
+pytestmark = pytest.mark.slow
+
+MODULE = """
+def two(keras, inputs, outputs, width=16):
+    given = {name: keras.Input(spec.shape, name=name) for name, spec in inputs.items()}
+    first, second = given.values()
+    x = keras.layers.Dense(width, activation="tanh", name="first")(first)
+    y = keras.layers.Dense(width, activation="tanh", name="second")(second)
+    z = keras.layers.Concatenate(name="both")([x, y])
+    return keras.Model(given, keras.layers.Dense(outputs.units, name="head")(z))
+"""
+TWO = ["dataset=arrays", "dataset.path=pairs.npz", "model=custom", "model._target_=two_inputs.two"]
+SHORT = ["verify.steps=4", "dataset.batch_size=32", "tracking=none"]
+RULES = (
+    "layout.rules=[{match: first/kernel, spec: [null, model]}, {match: first/bias, spec: [model]}, "
+    "{match: head/kernel, spec: [model, null]}]"
+)
+
+
+def written(folder: Path) -> None:
+    """Writes a table, two arrays with a target, and a builder of two inputs."""
+    rng = np.random.default_rng(0)
+    area, age = rng.uniform(30, 200, 200), rng.uniform(0, 80, 200)
+    lines = [f"{a:.1f},{b:.1f},{2 * a - 0.8 * b:.2f}" for a, b in zip(area, age, strict=True)]
+    (folder / "houses.csv").write_text("\n".join(["area,age,price", *lines]) + "\n")
+    left, right = rng.normal(size=(2, 200, 6)).astype(np.float32)
+    np.savez(folder / "pairs.npz", left=left, right=right, y=(left - right).sum(1).astype(np.float32))
+    (folder / "two_inputs.py").write_text(MODULE)
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("mesh", ["batch8", "batch4_model2"])
+def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str, mesh: str) -> None:
+    written(tmp_path)
+    table = ["dataset=arrays", "dataset.path=houses.csv", "task=regression", "task.target=price"]
+    layout = ["layout=megatron"] if "model" in mesh else []
+    done = command(tmp_path, *table, f"engine={engine}", f"mesh={mesh}", *layout, *SHORT)
+    assert "verified: 4 steps" in done.stdout
+    assert max(float(check["ratio"]) for check in result(tmp_path)["checks"]) < 0.5, "far from the tolerances"
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("mesh", [["mesh=batch8"], ["mesh=batch4_model2", RULES]], ids=["batch8", "batch4_model2"])
+def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, mesh: list[str]) -> None:
+    written(tmp_path)
+    done = command(tmp_path, *TWO, "task=regression", "task.loss=huber", f"engine={engine}", *mesh, *SHORT)
+    assert "verified: 4 steps" in done.stdout
+    assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"first/kernel", "second/kernel"}
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_a_loss_that_is_scaled_on_the_mesh_is_seen(tmp_path: Path, engine: str) -> None:
+    written(tmp_path)
+    done = broken(tmp_path, "scaled_loss", *TWO, "task=regression", f"engine={engine}", *SHORT)
+    assert "first in the loss of step 1" in done.stderr
+    found = failures(tmp_path)
+    assert {name for name in found if name.startswith("gradient/")} == {
+        f"gradient/{layer}/{name}" for layer in ("first", "second", "head") for name in ("kernel", "bias")
+    }
+
+
+def test_inputs_that_are_swapped_on_the_mesh_are_seen(tmp_path: Path) -> None:
+    written(tmp_path)
+    done = broken(tmp_path, "swapped_inputs", *TWO, "task=regression", "engine=jax", *SHORT)
+    assert "first in the loss of step 1" in done.stderr
+    assert min(failures(tmp_path)[f"gradient/{layer}/kernel"] for layer in ("first", "second")) > 1000
