@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.model.inputs import Inputs, with_image
 
-def build(keras: Any, input_shape: tuple[int, ...], num_classes: int, dense: int = 256, dropout: float = 0.5) -> Any:
+
+def build(keras: Any, inputs: Inputs, num_classes: int, dense: int = 256, dropout: float = 0.5) -> Any:
     """Builds three convolutions with batch normalisation, a dense layer and dropout.
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      input_shape: (height, width, channel) of one example, at least (8, 8, 1).
+      inputs: specs by name, or the shape (height, width, channel) of an image alone, at least (8, 8, 1); other inputs
+        than the one image go into the head.
       num_classes: units of the last layer.
       dense: units of the hidden dense layer.
       dropout: share of its outputs set to zero while training.
@@ -19,8 +22,8 @@ def build(keras: Any, input_shape: tuple[int, ...], num_classes: int, dense: int
       A model: float32 images in [0, 1] (batch, height, width, channel) -> logits (batch, num_classes).
     """
     layers = keras.layers
-    inputs = keras.Input(input_shape)
-    x = layers.Conv2D(12, 3, padding="same", use_bias=False, name="conv1")(inputs)
+    taken, image, beside = with_image(keras, inputs)
+    x = layers.Conv2D(12, 3, padding="same", use_bias=False, name="conv1")(image)
     x = layers.BatchNormalization(scale=False, center=True, name="conv1_norm")(x)
     x = layers.ReLU(name="conv1_relu")(x)
     x = layers.Conv2D(24, 6, use_bias=False, strides=2, name="conv2")(x)
@@ -30,6 +33,6 @@ def build(keras: Any, input_shape: tuple[int, ...], num_classes: int, dense: int
     x = layers.BatchNormalization(scale=False, center=True, name="conv3_norm")(x)
     x = layers.ReLU(name="conv3_relu")(x)
     x = layers.GlobalAveragePooling2D(name="pool")(x)
-    x = layers.Dense(dense, activation="relu", name="dense1")(x)
+    x = layers.Dense(dense, activation="relu", name="dense1")(beside(x))
     x = layers.Dropout(dropout, name="dropout")(x)
-    return keras.Model(inputs, layers.Dense(num_classes, name="dense2")(x), name="convnet")
+    return keras.Model(taken, layers.Dense(num_classes, name="dense2")(x), name="convnet")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.model.inputs import Inputs, as_vector, is_plain, make
+
 
 def _dense(keras: Any, hidden: Sequence[int], activation: str, num_classes: int, **extra: Any) -> list[Any]:
     """Returns the dense layers; the last has no activation, it gives logits."""
@@ -23,9 +25,24 @@ def _dense(keras: Any, hidden: Sequence[int], activation: str, num_classes: int,
     ]
 
 
+def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
+    """Returns the layers as a `Sequential`, which takes one tensor; of other inputs a functional model."""
+    if is_plain(inputs):
+        return keras.Sequential([make(keras, inputs), as_vector(keras, inputs), *layers], name="mlp")
+    return _chained(keras, inputs, layers)
+
+
+def _chained(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
+    taken = make(keras, inputs)
+    x = as_vector(keras, inputs)(taken)
+    for layer in layers:
+        x = layer(x)
+    return keras.Model(taken, x, name="mlp")
+
+
 def sequential(
     keras: Any,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_classes: int,
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
@@ -34,36 +51,32 @@ def sequential(
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      input_shape: (height, width, channel) of one example, without the batch dim.
+      inputs: specs by name, or the shape of the only one, as (height, width, channel); several are put end to end.
       num_classes: units of the last layer.
       hidden: units of each hidden layer.
       activation: of the hidden layers.
 
     Returns:
-      A built model: float32 images (batch, height, width, channel) -> logits (batch, num_classes).
+      A built model: images (batch, height, width, channel), vectors or arrays by name -> logits (batch, num_classes).
+      Several inputs make it a functional model.
     """
-    layers = [keras.layers.Flatten(name="flatten"), *_dense(keras, hidden, activation, num_classes)]
-    return keras.Sequential([keras.Input(input_shape), *layers], name="mlp")
+    return _stacked(keras, inputs, _dense(keras, hidden, activation, num_classes))
 
 
 def functional(
     keras: Any,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_classes: int,
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
 ) -> Any:
     """Builds the MLP in the functional style; arguments and result as `sequential`."""
-    inputs = keras.Input(input_shape)
-    x = keras.layers.Flatten(name="flatten")(inputs)
-    for layer in _dense(keras, hidden, activation, num_classes):
-        x = layer(x)
-    return keras.Model(inputs, x, name="mlp")
+    return _chained(keras, inputs, _dense(keras, hidden, activation, num_classes))
 
 
 def subclassed(
     keras: Any,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_classes: int,
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
@@ -73,7 +86,6 @@ def subclassed(
     Returns:
       A model whose weights are made at its first call, as is usual in this style; the engine makes that call.
     """
-    del input_shape  # the first call tells the layers
     dense = _dense(keras, hidden, activation, num_classes)
 
     class Mlp(keras.Model):  # type: ignore[misc]
@@ -81,7 +93,7 @@ def subclassed(
 
         def __init__(self) -> None:
             super().__init__(name="mlp")
-            self.flatten = keras.layers.Flatten(name="flatten")
+            self.flatten = as_vector(keras, inputs)
             for layer in dense:
                 setattr(self, layer.name, layer)
 
@@ -98,7 +110,7 @@ def subclassed(
 
 def explicit(
     keras: Any,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_classes: int,
     layouts: Mapping[str, Any],
     hidden: Sequence[int] = (128,),
@@ -108,17 +120,17 @@ def explicit(
 
     Args:
       keras: the `tf_keras` module; Keras 3 layers take no layouts.
-      input_shape: (height, width, channel) of one example.
+      inputs: as `sequential`.
       num_classes: units of the last layer.
       layouts: `d1/kernel` and the like -> DTensor layout; an empty mapping builds a plain model.
       hidden: units of each hidden layer.
       activation: of the hidden layers.
 
     Returns:
-      A built `Sequential` model.
+      A model as `sequential`.
     """
     if not layouts:
-        return sequential(keras, input_shape, num_classes, hidden, activation)
+        return sequential(keras, inputs, num_classes, hidden, activation)
     layers = _dense(
         keras,
         hidden,
@@ -127,5 +139,4 @@ def explicit(
         kernel_layout=lambda index: layouts[f"d{index + 1}/kernel"],
         bias_layout=lambda index: layouts[f"d{index + 1}/bias"],
     )
-    flatten = keras.layers.Flatten(name="flatten")
-    return keras.Sequential([keras.Input(input_shape), flatten, *layers], name="mlp")
+    return _stacked(keras, inputs, layers)

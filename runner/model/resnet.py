@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from runner.model.inputs import Inputs, with_image
+
 
 def build(
     keras: Any,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_classes: int,
     widths: Sequence[int] = (16, 32, 64),
     blocks: int = 1,
@@ -18,7 +20,8 @@ def build(
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      input_shape: (height, width, channel) of one example.
+      inputs: specs by name, or the shape (height, width, channel) of an image alone; other inputs than the one image
+        go into the head.
       num_classes: units of the last layer.
       widths: channels of each stage; 3 stages of 3 blocks are the paper's ResNet-20.
       blocks: residual blocks a stage.
@@ -41,8 +44,8 @@ def build(
         )(x)
         return layers.BatchNormalization(name=f"{name}norm{number}")(x)
 
-    inputs = keras.Input(input_shape)
-    x = layers.Activation(activation, name="stem.activation")(normalized(inputs, widths[0], 3, 1, "stem.", ""))
+    taken, image, beside = with_image(keras, inputs)
+    x = layers.Activation(activation, name="stem.activation")(normalized(image, widths[0], 3, 1, "stem.", ""))
     for stage, width in enumerate(widths):
         for block in range(blocks):
             name = f"stage_{stage}.block_{block}."
@@ -54,4 +57,4 @@ def build(
                 x = normalized(x, width, 1, stride, name, "_shortcut")
             x = layers.Activation(activation, name=f"{name}activation2")(layers.Add(name=f"{name}add")([x, y]))
     x = layers.GlobalAveragePooling2D(name="pool")(x)
-    return keras.Model(inputs, layers.Dense(num_classes, name="head")(x), name="resnet")
+    return keras.Model(taken, layers.Dense(num_classes, name="head")(beside(x)), name="resnet")

@@ -9,11 +9,12 @@ import math
 from typing import Any
 
 from runner.model import ops, scope
+from runner.model.inputs import Inputs, with_image
 
 
 def build(
     keras: Any,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_classes: int,
     patch: int = 7,
     dim: int = 64,
@@ -26,7 +27,8 @@ def build(
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      input_shape: (height, width, channel) of one example.
+      inputs: specs by name, or the shape (height, width, channel) of an image alone; other inputs than the one image
+        go into the head.
       num_classes: units of the last layer.
       patch: height and width of a patch; must divide the image's.
       dim: width of a token.
@@ -41,14 +43,14 @@ def build(
     Raises:
       ValueError: a patch that does not divide the image, or heads that don't divide `dim`.
     """
-    height, width, _ = input_shape
+    taken, image, beside = with_image(keras, inputs)
+    height, width = image.shape[1:3]
     if height % patch or width % patch:
         raise ValueError(f"model.patch={patch} must divide the image's height and width, {height} and {width}")
     if dim % heads:
         raise ValueError(f"model.heads={heads} must divide model.dim={dim}")
     layers, parts = keras.layers, _layers(keras)
-    inputs = keras.Input(input_shape)
-    x = parts.patches(patch, name="cut")(inputs)
+    x = parts.patches(patch, name="cut")(image)
     x = layers.Dense(dim, name="patches")(x)
     x = parts.position(name="position")(x)
     for index in range(depth):
@@ -62,7 +64,7 @@ def build(
         x = layers.Add(name=f"{name}add2")([x, layers.Dropout(dropout, name=f"{name}dropout2")(y)])
     x = layers.LayerNormalization(epsilon=1e-6, name="norm")(x)
     x = layers.GlobalAveragePooling1D(name="pool")(x)
-    return keras.Model(inputs, layers.Dense(num_classes, name="head")(x), name="vit")
+    return keras.Model(taken, layers.Dense(num_classes, name="head")(beside(x)), name="vit")
 
 
 def _attention(layers: Any, parts: Any, x_btd: Any, dim: int, heads: int, name: str) -> Any:

@@ -15,10 +15,10 @@ import numpy as np
 from runner.model import mlp
 keras = importlib.import_module(sys.argv[1])
 for name in ("sequential", "functional", "subclassed"):
-    model = getattr(mlp, name)(keras=keras, input_shape=(28, 28, 1), num_classes=10, hidden=[128], activation="relu")
+    model = getattr(mlp, name)(keras=keras, inputs=(28, 28, 1), num_classes=10, hidden=[128], activation="relu")
     logits = np.asarray(model(np.zeros((2, 28, 28, 1), "float32")))
     print(name, logits.shape, [tuple(w.shape) for w in model.weights])
-plain = mlp.explicit(keras=keras, input_shape=(28, 28, 1), num_classes=10, layouts={})
+plain = mlp.explicit(keras=keras, inputs=(28, 28, 1), num_classes=10, layouts={})
 print([layer.name for layer in plain.layers])
 """
 

@@ -20,7 +20,7 @@ images = np.random.default_rng(0).random((3, 28, 28, 1)).astype("float32")
 arrays = {}
 for name in ("convnet", "resnet", "vit"):
     builder = importlib.import_module(f"runner.model.{name}").build
-    model = builder(keras=keras, input_shape=(28, 28, 1), num_classes=10)
+    model = builder(keras=keras, inputs=(28, 28, 1), num_classes=10)
     for layer in model.layers:
         for variable in layer.weights:
             short = variable.name.split(":")[0].split("/")[-1]
