@@ -91,16 +91,16 @@ class Steps:
           numbers: how many rounds, steps done before, the rate's factor; from `COUNTS` on, what the examples of each
             round's step count for.
         """
-        weight_kb = arrays[WEIGHT]
-        names, calls = (LOSS, *self._data.task.step_metrics), int(weight_kb.shape[0])
+        names, calls = (LOSS, *self._data.task.step_metrics), int(arrays[WEIGHT].shape[0])
         self.loop = next(_loop_names)
-        rounds, first, factor, counts = *(tf.gather(numbers, i) for i in range(3)), numbers[COUNTS:]
+        rounds, first, factor = (tf.gather(numbers, i) for i in range(3))
+        share_kb, counts_k = _shares(arrays, numbers), numbers[COUNTS:]
 
         def body(i: tf.Tensor, regularization_k: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
             sums_kb, vectors = carried[: len(names)], carried[len(names) :]
             batch, at = _batch(arrays, i), self._position(first, i)
             try:
-                sums_b, regularization, vectors = self._step(batch, tf.gather(counts, i), at, factor, vectors)
+                sums_b, regularization, vectors = self._step(batch, tf.gather(share_kb, i), at, factor, vectors)
             except (ConfigError, EngineError) as error:
                 self.refusal = error
                 raise
@@ -115,8 +115,8 @@ class Steps:
             )
             return i + 1, tf.where(row_k, regularization, regularization_k), *sums_kb, *vectors
 
-        empty = [weight_kb * 0.0] * len(names)
-        start = (tf.constant(0), counts * 0.0, *empty, *self._read_packed())
+        empty = [share_kb * 0.0] * len(names)
+        start = (tf.constant(0), counts_k * 0.0, *empty, *self._read_packed())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, regularization, *carried = tf.while_loop(
             lambda i, *_: tf.cast(i, tf.float32) < rounds, body, start, parallel_iterations=1, name=self.loop
@@ -127,7 +127,8 @@ class Steps:
     def gradients(self, arrays: Batch, numbers: tf.Tensor) -> list[tf.Tensor]:
         """The gradients of one micro-batch of K, whose number comes first, in the order of `State.trainable`."""
         i = tf.cast(tf.gather(numbers, 0), tf.int32)
-        return self._gradients(_batch(arrays, i), tf.gather(numbers, COUNTS), tf.gather(numbers, 1))[0]
+        share_b = tf.gather(_shares(arrays, numbers), i)
+        return self._gradients(_batch(arrays, i), share_b, tf.gather(numbers, 1))[0]
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
         """The traced evaluation of one batch, arrays (1, B, ...): losses (B,), the task's totals, the outputs."""
@@ -160,14 +161,14 @@ class Steps:
                 variable.assign(value)
 
     def _step(
-        self, batch: Batch, count: tf.Tensor, at: Position, factor: tf.Tensor, vectors: tuple[tf.Tensor, ...]
+        self, batch: Batch, share_b: tf.Tensor, at: Position, factor: tf.Tensor, vectors: tuple[tf.Tensor, ...]
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tuple[tf.Tensor, ...]]:
         """One step. Everything is read, then everything is computed, then everything is written.
 
         State that is packed is handed in and out; else it is read from the variables, and written to them.
         """
         if self.packing is None:
-            gradients, loss_b, outputs, regularization = self._gradients(batch, count, at.microstep)
+            gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep)
             with tf.name_scope(UPDATE_SCOPE):
                 self._update.apply(gradients, at, factor)
         else:
@@ -176,7 +177,7 @@ class Steps:
                 packed.unpack(self.packing, vectors[0]),
             )
             with lent(variables, weights):
-                gradients, loss_b, outputs, regularization = self._gradients(batch, count, at.microstep, weights)
+                gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep, weights)
             gradient = packed.summed(self.packing, gradients)
             with tf.name_scope(UPDATE_SCOPE):
                 vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
@@ -196,7 +197,7 @@ class Steps:
             check_order(graph, {id(variable.handle): path for path, variable in own.items()})
 
     def _gradients(
-        self, batch: Batch, count: tf.Tensor, microstep: tf.Tensor, weights: Sequence[tf.Tensor] = ()
+        self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor, weights: Sequence[tf.Tensor] = ()
     ) -> tuple[list[tf.Tensor], tf.Tensor, Outputs, tf.Tensor]:
         """Returns the gradients of the mean loss, each example's loss (B,), the outputs and the regularization.
 
@@ -210,8 +211,7 @@ class Steps:
             loss_b = self._data.task.loss(self._ops, outputs, batch)
             targets = [loss_b, *self._model.losses]
         # Seeded with each example's share of the mean: the mean itself would cost a collective.
-        example_b = tf.cast(batch[WEIGHT] > 0.0, tf.float32)
-        shares = [example_b / count, *(tf.ones_like(loss) / self._microbatches for loss in self._model.losses)]
+        shares = [share_b, *(tf.ones_like(loss) / self._microbatches for loss in self._model.losses)]
         gradients = tape.gradient(targets, variables, output_gradients=shares)
         for path, gradient in zip(self._state.trainable, gradients, strict=True):
             if gradient is None:
@@ -251,6 +251,11 @@ class Steps:
 def _batch(arrays: Batch, i: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns one batch of a call's."""
     return {name: tf.gather(array, i) for name, array in arrays.items()}
+
+
+def _shares(arrays: Batch, numbers: tf.Tensor) -> tf.Tensor:
+    """Returns (K, B), what each example's loss counts for in the mean of its step: 0 of padding."""
+    return tf.cast(arrays[WEIGHT] > 0.0, tf.float32) / tf.expand_dims(numbers[COUNTS:], 1)
 
 
 def _space(data: DataSpec, specs: Mapping[str, Spec]) -> tuple[str | None, str | None]:
