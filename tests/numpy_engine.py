@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from runner.engine.base import Array, EvalMetrics, HostBatches, Part, PlacedBatches, StepMetrics, VariableInfo
+from runner.config.schema import DatasetConfig, RunConfig
+from runner.data import workers
+from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec, Dataset
+from runner.engine.base import HostBatches, PlacedBatches, Shard, StepMetrics, VariableInfo
+from runner.task.base import Evaluation, OutputSpec, Task
+from runner.training import feed
+
+SPECS = {"label": ArraySpec((), "int32")}
+
+
+class KnownTask(Task):
+    """A task of metrics that a test's engine makes up itself."""
+
+    def __init__(self, arrays: Mapping[str, ArraySpec] = SPECS, metrics: Sequence[str] = ("accuracy",)) -> None:
+        self.arrays, self.input_names, self.outputs = dict(arrays), tuple(arrays)[:1], OutputSpec(None)
+        self.directions = {"loss": "minimize"} | dict.fromkeys(metrics, "maximize")
+        self.step_metrics, self.constants = tuple(metrics), {}
+
+    def _unused(self, *_: object) -> NoReturn:
+        raise AssertionError("the engine is asked, and not the task")
+
+    loss = metrics = totals = summary = check = report = _unused  # type: ignore[assignment]
+
+
+def splits(
+    run: RunConfig,
+    train: Mapping[str, Array],
+    test: Mapping[str, Array],
+    validation: Mapping[str, Array] | None = None,
+) -> feed.Splits:
+    """Returns the splits of a run, of arrays by name."""
+    specs = {name: ArraySpec(array.shape[1:], str(array.dtype)) for name, array in train.items()}
+    sources = [None if arrays is None else ArraySource(arrays, specs) for arrays in (train, test, validation)]
+    assert sources[0] is not None
+    assert sources[1] is not None
+    data = Dataset("toy", "1", sources[0], sources[1], sources[2], "0", "here")
+    return feed.splits(run, data, KnownTask(specs), workers.opened(DatasetConfig(), 0))
+
+
+def means(loss: Array, accuracy: Array, weight: float = 1.0) -> StepMetrics:
+    """Returns the metrics of steps whose means are given."""
+    return StepMetrics({"loss": loss * weight, "accuracy": accuracy * weight}, np.full(len(loss), weight))
 
 
 @dataclass
@@ -32,6 +73,7 @@ class NumpyEngine:
       stable: a factor at which nothing explodes.
       accuracies: of the evaluations, one after another; else the share of examples below `w`.
       calls: (first step, steps, factor) of each call.
+      evaluated: (labels, whether outputs were asked for) of each evaluation.
       traced: the folder of each trace, and the steps that ran in it.
     """
 
@@ -41,18 +83,19 @@ class NumpyEngine:
     w: float = 0.0
     calls: list[tuple[int, int, float]] = field(default_factory=list)
     seen: list[tuple[int, ...]] = field(default_factory=list)
+    evaluated: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
     traced: list[tuple[Path, list[int]]] = field(default_factory=list)
     _tracing: bool = False
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        return PlacedBatches(batches.images, batches.labels, batches.weights, batches.steps)
+        return PlacedBatches(batches.arrays, batches.weights, batches.steps)
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Read:
         self.calls.append((first_step, batches.steps, rate_factor))
         losses = []
         for index in range(batches.steps):
             losses.append(self.w)
-            labels = batches.labels[index][batches.weights[index] > 0]
+            labels = batches.arrays["label"][index][batches.arrays[WEIGHT][index] > 0]
             self.seen.append(tuple(int(label) for label in labels))
             self.w += rate_factor * float(labels.mean())
             if self.explodes == first_step + index + 1 and rate_factor > self.stable:
@@ -60,12 +103,14 @@ class NumpyEngine:
             if self._tracing:
                 self.traced[-1][1].append(first_step + index)
         loss = np.asarray(losses)
-        return Read(StepMetrics(loss, np.full_like(loss, 0.5)))
+        return Read(means(loss, np.full_like(loss, 0.5), 4.0))
 
-    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
+        labels = np.concatenate([batch.arrays["label"][batch.arrays[WEIGHT] > 0] for batch in batches])
+        self.evaluated.append((tuple(labels.tolist()), keep_outputs))
         accuracy = self.accuracies.pop(0) if self.accuracies else float((labels < self.w).mean())
-        return EvalMetrics(self.w, accuracy, len(labels), np.eye(2, dtype=np.int64))
+        outputs = labels[: len(labels) if keep_outputs else 0].astype(np.float32)
+        return Evaluation({"loss": self.w, "accuracy": accuracy}, len(labels), {"count": np.array(1.0)}, outputs)
 
     @contextmanager
     def trace(self, folder: Path) -> Iterator[None]:
@@ -77,8 +122,8 @@ class NumpyEngine:
     def variables(self) -> dict[str, VariableInfo]:
         return {"d1/w": VariableInfo((), "float64", (), 8)}
 
-    def parts(self) -> dict[str, list[Part]]:
-        return {"d1/w": [Part((), np.array(self.w), ())]}
+    def shards(self) -> dict[str, list[Shard]]:
+        return {"d1/w": [Shard((), np.array(self.w), ())]}
 
     def state(self) -> dict[str, Array]:
         return {"d1/w": np.array(self.w)}

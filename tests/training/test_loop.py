@@ -20,29 +20,31 @@ from runner.config.schema import (
     RunConfig,
     TrainerConfig,
 )
-from runner.data import Dataset, Split
-from runner.engine.base import Engine, EvalMetrics, HostBatches, PlacedBatches
+from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.host.signals import StopRequest
-from runner.training import lengths, loop, profile
+from runner.task.base import Evaluation
+from runner.training import feed, lengths, loop, profile, stopping
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
 from runner.training.checkpoint.storage import Checkpoint
 from runner.training.display import NoDisplay
-from tests.numpy_engine import NumpyEngine
+from tests.numpy_engine import KnownTask, NumpyEngine, splits
 from tests.training.checkpoint.numpy_engine import ABOUT
 
 EXAMPLES, BATCH = 40, 4
 STEPS = EXAMPLES // BATCH
+EARLY = EarlyStoppingConfig("eval/accuracy", patience=2)
+BEST = CheckpointConfig(best="eval/accuracy")
 
 
-def dataset() -> Dataset:
-    """Returns examples told apart by their labels, 1 to 40 to train on and 101 to 107 to evaluate on."""
+def labels(first: int, last: int) -> dict[str, np.ndarray]:
+    """Returns examples told apart by their labels."""
+    return {"label": np.arange(first, last + 1, dtype=np.int32)}
 
-    def split(first: int, last: int) -> Split:
-        labels = np.arange(first, last + 1, dtype=np.int32)
-        return Split(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
 
-    return Dataset("toy", "1", split(1, EXAMPLES), split(101, 107), 200, (), "0", "here")
+def dataset(run: RunConfig, *, validates: bool = False) -> feed.Splits:
+    """Returns examples 1 to 40 to train on and 101 to 107 to test on, and 201 to 204 to select by where asked for."""
+    return splits(run, labels(1, EXAMPLES), labels(101, 107), labels(201, 204) if validates else None)
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Seen:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.points.append((step, dict(values)))
 
-    def tell(self, line: str, tags: Mapping[str, str]) -> None:
+    def notify(self, line: str, tags: Mapping[str, str]) -> None:
         self.said.append(line)
         self.tags |= tags
 
@@ -66,14 +68,14 @@ class Seen:
 
 
 def config(**trainer: Any) -> RunConfig:
-    keys = {"seed": 3, "log_every_steps": 1, "steps_per_call": 3, "epochs": 2} | trainer
+    keys = {"seed": 3, "log_every_steps": 1, "steps_per_call": 3, "epochs": 2, "checkpoint": BEST} | trainer
     made = RunConfig(dataset=DatasetConfig(batch_size=BATCH), trainer=TrainerConfig(**keys))
-    made.layout.inputs = {"image": [None] * 4, "label": [None]}
+    made.layout.inputs = {"label": [None]}
     return made
 
 
 def train(
-    run: RunConfig, engine: NumpyEngine, folder: Path, start: loop.Start | None = None
+    run: RunConfig, engine: NumpyEngine, folder: Path, start: loop.Start | None = None, *, validates: bool = False
 ) -> tuple[loop.Result, Seen]:
     """Trains with checkpoints in `folder`, as `runner.run.train` does."""
     seen, held = Seen(), cast(Engine, engine)
@@ -81,10 +83,11 @@ def train(
     saver: Saver = NoSaver()
     if keep.enabled:
         take = take_state(held, ABOUT)
-        saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0)
+        goal = stopping.objective(keep.best, KnownTask().directions)
+        saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
-    around = loop.Around(seen.log, seen.forgotten.append, seen.tell, NoDisplay(), StopRequest(), saver, profiler)
-    return loop.train(run, held, dataset(), around, start), seen
+    hooks = loop.LoopHooks(seen.log, seen.forgotten.append, seen.notify, NoDisplay(), StopRequest(), saver, profiler)
+    return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
 
 
 def test_the_throughput_of_an_epochs_last_step_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +113,7 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: P
     assert seen.forgotten == [5]
     assert result.steps == 2 * STEPS
     assert {factor for first, _, factor in engine.calls if first >= 10} == {0.5}
-    means = [np.mean(labels) for labels in engine.seen]
+    means = [np.mean(seen_labels) for seen_labels in engine.seen]
     again = next(i for i, call in enumerate(engine.calls) if call[2] == 0.5)
     before = sum(steps for _, steps, _ in engine.calls[:again])
     assert means[5:8] == means[before : before + 3], "the same examples again"
@@ -119,7 +122,7 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: P
 
 def test_the_history_holds_what_was_kept_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
     result, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
-    assert [step for step, _, _ in result.history.train] == list(range(1, 2 * STEPS + 1))
+    assert [step for step, _ in result.history.past.train] == list(range(1, 2 * STEPS + 1))
     assert np.isfinite([loss for _, loss in seen.of("train/loss")]).all()
     assert [step for step, _ in seen.of("train/loss")] == [*range(1, 9), *range(6, 2 * STEPS + 1)]
     rates = dict(seen.of("learning_rate"))
@@ -154,7 +157,7 @@ def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, a
     assert engine.calls[0] == (at, 3, 0.5)
     assert dict(seen.of("train/loss")) == dict(all_of_it.of("train/loss"))
     assert dict(seen.of("learning_rate")) == dict(all_of_it.of("learning_rate"))
-    assert len(result.history.restores) == 1
+    assert len(result.history.past.restores) == 1
 
 
 def test_stop_and_continue_do_what_they_did(tmp_path: Path) -> None:
@@ -164,16 +167,13 @@ def test_stop_and_continue_do_what_they_did(tmp_path: Path) -> None:
     assert result.steps == 2 * STEPS
 
 
-EARLY = EarlyStoppingConfig("eval/accuracy", patience=2)
-
-
 @pytest.mark.parametrize("saves", [True, False])
 def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path, saves: bool) -> None:
     engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65])
     weights = []
     evaluate = engine.evaluate
-    engine.evaluate = lambda batches: weights.append(engine.w) or evaluate(batches)  # type: ignore[method-assign]
-    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(enabled=saves))
+    engine.evaluate = lambda batches, **kept: weights.append(engine.w) or evaluate(batches, **kept)  # type: ignore[method-assign]
+    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(enabled=saves, best="eval/accuracy"))
     result, seen = train(run, engine, tmp_path)
     assert result.steps == 4 * STEPS
     assert result.ended.startswith("early stopping: eval/accuracy was best with 0.7000 at step 20")
@@ -193,7 +193,7 @@ def test_a_run_that_early_stopping_does_not_end_leaves_its_best_weights_too(tmp_
 
 
 def test_a_resumed_run_stops_where_the_whole_one_does(tmp_path: Path) -> None:
-    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(keep=9))
+    run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(keep=9, best="eval/accuracy"))
     whole, _ = train(run, NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65]), tmp_path)
     checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
     rest = NumpyEngine(accuracies=[0.6, 0.65])
@@ -216,10 +216,10 @@ class Watched(NumpyEngine):
             self._more.notify()
         return super().place(batches)
 
-    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
         with self._more:
             self.early.append(self._more.wait_for(lambda: self.placed > len(self.seen), timeout=1))
-        return super().evaluate(batches)
+        return super().evaluate(batches, keep_outputs=keep_outputs)
 
 
 def test_the_next_epoch_is_made_ready_while_this_one_is_evaluated(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_next_epoch_is_made_ready_while_this_one_is_evaluated(tmp_path: Path
 def test_what_was_made_ready_for_an_epoch_that_does_not_come_is_given_up(tmp_path: Path) -> None:
     engine = Watched(accuracies=[0.5, 0.4, 0.4])
     result, _ = train(
-        config(epochs=9, early_stopping=EarlyStoppingConfig(metric="eval/accuracy", patience=1)), engine, tmp_path
+        config(epochs=9, early_stopping=EarlyStoppingConfig("eval/accuracy", patience=1)), engine, tmp_path
     )
     assert result.ended != "trained for 9 epochs"
     assert engine.early[-1]
@@ -253,8 +253,8 @@ def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_th
     engine = NumpyEngine()
     result, _ = train(config(epochs=3, overfit_batches=2), engine, tmp_path)
     assert engine.seen[:2] == engine.seen[2:4] == engine.seen[4:6]
-    assert len({label for labels in engine.seen for label in labels}) == 2 * BATCH == result.evaluation.examples
-    assert result.evaluation.accuracy == 1.0, "labels of the training split, all below w"
+    assert len({label for step in engine.seen for label in step}) == 2 * BATCH == result.evaluation.examples
+    assert result.evaluation.metrics["accuracy"] == 1.0, "labels of the training split, all below w"
 
 
 def test_overfitting_on_more_batches_than_there_are_is_refused() -> None:
@@ -280,8 +280,53 @@ def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path)
         run = config(epochs=1, eval_mean=mean)
         run.dataset.eval_batch_size = 5
         engine = NumpyEngine(w=103.5 - 205)  # what a step adds on average is 20.5: ten of them end at 103.5
-        return train(run, engine, tmp_path / mean)[0].evaluation.accuracy
+        return train(run, engine, tmp_path / mean)[0].evaluation.metrics["accuracy"]
 
     # Of 101 to 107, cut into five and two, the first three are below.
     assert accuracy("examples") == pytest.approx(3 / 7)
     assert accuracy("batches") == pytest.approx((3 / 5 + 0 / 2) / 2)
+
+
+TEST, VALIDATION = tuple(range(101, 108)), tuple(range(201, 205))
+
+
+def test_with_a_validation_split_that_selects_and_the_test_split_is_seen_once_at_the_end(tmp_path: Path) -> None:
+    engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65, 0.25])
+    result, seen = train(config(epochs=9, early_stopping=EARLY), engine, tmp_path, validates=True)
+    assert engine.evaluated == [*[(VALIDATION, False)] * 4, (TEST, True)], "and nothing twice"
+    assert (result.taken, result.evaluation.metrics["accuracy"]) == (2 * STEPS, 0.7)
+    assert engine.w == float(Checkpoint(storage.place(tmp_path, 2 * STEPS))["d1/w"]), "with the weights that are taken"
+    assert result.test is not None
+    assert result.reported is result.test
+    assert seen.of("test/accuracy") == [(4 * STEPS, 0.25)]
+    assert [value for _, value in seen.of("eval/accuracy")] == [0.5, 0.7, 0.6, 0.65]
+    assert seen.said[-1] == f"test loss {engine.w:.4f}  accuracy 0.2500 (7)"
+
+
+def test_without_one_the_test_split_selects_and_only_the_last_evaluation_keeps_outputs(tmp_path: Path) -> None:
+    engine = NumpyEngine()
+    result, seen = train(config(epochs=3), engine, tmp_path)
+    assert engine.evaluated == [(TEST, False), (TEST, False), (TEST, True)]
+    assert result.test is None
+    assert result.reported is result.evaluation
+    assert result.evaluation.outputs.tolist() == list(TEST)
+    assert seen.of("test/accuracy") == []
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_run_killed_after_its_last_evaluation_evaluates_what_its_report_is_of(
+    tmp_path: Path, validates: bool
+) -> None:
+    run = config(checkpoint=CheckpointConfig(every_steps=5, best=None))
+    train(run, NumpyEngine(), tmp_path, validates=validates)
+    checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
+    engine = NumpyEngine()
+    engine.load_state(checkpoint)
+    result, _ = train(run, engine, tmp_path, loop.Start(2 * STEPS, checkpoint.history()), validates=validates)
+    assert engine.evaluated == [(TEST, True)]
+    assert len(result.reported.outputs) == len(TEST)
+
+
+def test_the_share_of_time_that_training_waits_for_examples_is_known(tmp_path: Path) -> None:
+    result, _ = train(config(epochs=4), NumpyEngine(), tmp_path)
+    assert 0.0 <= result.meter.input_wait <= 1.0

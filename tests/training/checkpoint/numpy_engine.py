@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
-from runner.engine.base import (
-    Array,
-    EvalMetrics,
-    HostBatches,
-    Part,
-    PlacedBatches,
-    StepMetrics,
-    VariableInfo,
-    as_float,
-)
-
-
-@dataclass
-class Done:
-    """Metrics of a call, at once."""
-
-    metrics: StepMetrics
-
-    def read(self) -> StepMetrics:
-        return self.metrics
+from runner.config.schema import RunConfig
+from runner.data.base import WEIGHT, Array
+from runner.engine.base import HostBatches, PlacedBatches, Shard, VariableInfo
+from runner.task.base import Evaluation
+from runner.training import feed
+from tests.numpy_engine import Read, means, splits
 
 
 class NumpyEngine:
@@ -42,18 +25,18 @@ class NumpyEngine:
         self._rate = rate
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        return PlacedBatches(batches.images, batches.labels, batches.weights, batches.steps)
+        return PlacedBatches(batches.arrays, batches.weights, batches.steps)
 
-    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Done:
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Read:
         rows = []
         for index in range(batches.steps):
-            x = as_float(batches.images[index]).reshape(len(batches.images[index]), -1)
+            x = _features(batches.arrays["image"][index])
             noise = np.random.default_rng([1, first_step + index]).random(x.shape) > 0.1  # a dropout of its own
-            rows.append(self._step(x * noise, batches.labels[index], rate_factor))
+            rows.append(self._step(x * noise, batches.arrays["label"][index], rate_factor))
             if first_step + index + 1 == self._explodes and rate_factor == 1.0:
                 self.weight = self.weight + np.nan
         loss, accuracy = np.array(rows, np.float64).T
-        return Done(StepMetrics(loss, accuracy))
+        return Read(means(loss, accuracy, float(len(x))))
 
     def _step(self, x: Array, labels: Array, factor: float) -> tuple[float, float]:
         scores = self._scores(x)
@@ -67,17 +50,19 @@ class NumpyEngine:
         raw = np.exp(x @ self.weight)
         return np.asarray(raw / raw.sum(1, keepdims=True))
 
-    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        classes = self.weight.shape[1]
-        confusion, loss = np.zeros((classes, classes), np.int64), 0.0
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
+        loss, hits, outputs = 0.0, 0, []
         for batch in batches:
-            kept = batch.weights[0] > 0
-            x, labels = as_float(batch.images[0][kept]).reshape(int(kept.sum()), -1), batch.labels[0][kept]
-            scores = self._scores(x)
+            kept = batch.arrays[WEIGHT][0] > 0
+            labels = batch.arrays["label"][0][kept]
+            scores = self._scores(_features(batch.arrays["image"][0])[kept])
             loss -= np.log(scores[np.arange(len(labels)), labels]).sum()
-            np.add.at(confusion, (labels, scores.argmax(1)), 1)
-        count = int(confusion.sum())
-        return EvalMetrics(loss / count, float(np.trace(confusion)) / count, count, confusion)
+            hits += int((scores.argmax(1) == labels).sum())
+            outputs.append(scores)
+        whole = np.concatenate(outputs)
+        count = len(whole)
+        metrics = {"loss": float(loss / count), "accuracy": hits / count}
+        return Evaluation(metrics, count, {"hits": np.array(float(hits))}, whole if keep_outputs else whole[:0])
 
     def state(self) -> dict[str, Array]:
         return {"d/kernel": self.weight, "optimizer/momentum/d/kernel": self.momentum}
@@ -85,21 +70,29 @@ class NumpyEngine:
     def variables(self) -> dict[str, VariableInfo]:
         return {path: VariableInfo(v.shape, str(v.dtype), (None, None), v.nbytes) for path, v in self.state().items()}
 
-    def parts(self) -> dict[str, list[Part]]:
-        return {path: [Part((0, 0), value.copy(), value.shape)] for path, value in self.state().items()}
+    def shards(self) -> dict[str, list[Shard]]:
+        return {path: [Shard((0, 0), value.copy(), value.shape)] for path, value in self.state().items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         self.weight, self.momentum = state["d/kernel"], state["optimizer/momentum/d/kernel"]
+
+
+def _features(images: Array) -> Array:
+    return (images.astype(np.float32) / np.float32(255)).reshape(len(images), -1)
 
 
 # What every checkpoint of a run says of it.
 ABOUT = {"run": "r", "config": {"trainer": {}}, "seed": 1, "versions": {"numpy": np.__version__}}
 
 
-def dataset(size: int = 70, classes: int = 3) -> Any:
-    """Returns a train and a test split of random images that can be told apart."""
+def examples(size: int = 70, classes: int = 3) -> dict[str, Array]:
+    """Returns random images that can be told apart, and their labels."""
     rng = np.random.default_rng(3)
     labels = rng.integers(0, classes, size).astype(np.int32)
     images = (rng.random((size, 4, 4, 1)) * 127 + 40 * labels[:, None, None, None]).astype(np.uint8)
-    split = SimpleNamespace(images=images, labels=labels, size=size)
-    return SimpleNamespace(train=split, eval=split)
+    return {"image": images, "label": labels}
+
+
+def dataset(run: RunConfig) -> feed.Splits:
+    """Returns a train and a test split of the same examples."""
+    return splits(run, examples(), examples())

@@ -17,7 +17,8 @@ from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, Run
 from runner.engine.base import Engine
 from runner.host.signals import StopRequest
 from runner.tracking import NullTracker
-from runner.training import loop
+from runner.training import loop, stopping
+from runner.training.checkpoint import best as best_record
 from runner.training.checkpoint import lineage, storage
 from runner.training.checkpoint.recovery import NewPoints
 from runner.training.checkpoint.resume import load
@@ -25,9 +26,8 @@ from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, ta
 from runner.training.checkpoint.storage import Checkpoint
 from runner.training.display import NoDisplay
 from runner.training.profile import Profiler
+from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
-
-DATA = dataset()
 
 
 class Killed(BaseException):
@@ -74,10 +74,12 @@ class StopAfter(StopRequest):
 
 def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int = 4) -> RunConfig:
     config = RunConfig(mesh=MeshConfig(axes={"batch": 1}))
-    config.layout = LayoutConfig(inputs={"image": ["batch", None, None, None], "label": ["batch"]})
+    config.layout = LayoutConfig(inputs={"image": ["batch", None, None, None]})
     config.dataset.batch_size, config.dataset.eval_batch_size = 8, 32
     config.trainer.epochs, config.trainer.log_every_steps, config.trainer.steps_per_call = epochs, window, 3
-    config.trainer.checkpoint = CheckpointConfig(every_steps=every, every_minutes=None, keep=keep)
+    config.trainer.checkpoint = CheckpointConfig(
+        every_steps=every, every_minutes=None, keep=keep, best="eval/accuracy"
+    )
     return config
 
 
@@ -96,12 +98,13 @@ def train(
         load(held, start)
     if folder is not None:
         take = take_state(held, ABOUT)
-        saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0)
+        goal = stopping.objective(config.trainer.checkpoint.best, KnownTask().directions)
+        saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
     points = NewPoints(store, start)
     begin = loop.Start(start.step, start.history()) if start else None
     profiler = Profiler(config.trainer.profile, nothing, Path())
-    around = loop.Around(points.log, points.forget, nothing, NoDisplay(), StopAfter(calls), saver, profiler)
-    return engine, loop.train(config, held, DATA, around, begin)
+    hooks = loop.LoopHooks(points.log, points.forget, nothing, NoDisplay(), StopAfter(calls), saver, profiler)
+    return engine, loop.train(config, held, dataset(config), hooks, begin)
 
 
 def nothing(*_: object) -> Any:
@@ -123,12 +126,13 @@ def whole() -> tuple[NumpyEngine, loop.Result, Store]:
 def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loop.Result, Store]) -> None:
     np.testing.assert_array_equal(engine.weight, whole[0].weight)
     np.testing.assert_array_equal(engine.momentum, whole[0].momentum)
-    assert result.history.train == whole[1].history.train
+    assert result.history.past.train == whole[1].history.past.train
     assert [(at, one.loss) for at, one in result.history.evaluations] == [
         (at, one.loss) for at, one in whole[1].history.evaluations
     ]
-    np.testing.assert_array_equal(result.evaluation.confusion, whole[1].evaluation.confusion)
-    assert (result.steps, result.epoch_loss) == (whole[1].steps, whole[1].epoch_loss)
+    assert result.evaluation.totals == whole[1].evaluation.totals
+    np.testing.assert_array_equal(result.evaluation.outputs, whole[1].evaluation.outputs)
+    assert (result.steps, result.epoch_means) == (whole[1].steps, whole[1].epoch_means)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -190,15 +194,15 @@ def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
     config, killed = make_config(None, keep=9), tmp_path / "killed"
     config.trainer.checkpoint.best = "eval/loss"
     train(config, Store(), tmp_path / "whole")
-    expected = storage.best(tmp_path / "whole")
+    expected = best_record.read(tmp_path / "whole")
     assert expected is not None
     with monkeypatch.context() as patch:
-        note = storage.write_best
-        patch.setattr(storage, "write_best", lambda *to: None if to[1] == expected else note(*to))
+        note = best_record.write
+        patch.setattr(best_record, "write", lambda *to: None if to[1] == expected else note(*to))
         train(config, Store(), killed)
-    assert storage.best(killed) != expected
+    assert best_record.read(killed) != expected
     train(config, Store(), killed, last(killed))
-    assert storage.best(killed) == expected
+    assert best_record.read(killed) == expected
 
 
 @pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
@@ -241,8 +245,8 @@ def test_a_plan_is_logged_once_where_it_began(
 def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
     config = make_config(5, keep=2)
     engine, result = train(config, Store(), tmp_path)
-    losses = {at: one.accuracy for at, one in result.history.evaluations}
-    best = storage.best(tmp_path)
+    losses = {at: one.metrics["accuracy"] for at, one in result.history.evaluations}
+    best = best_record.read(tmp_path)
     assert best is not None
     assert best["value"] == max(losses.values())
     assert set(storage.steps(tmp_path)) == {20, 24, best["step"]}
@@ -253,7 +257,7 @@ def test_every_multiple_is_saved_with_what_was_known_then(tmp_path: Path) -> Non
     train(make_config(5, keep=99), Store(), tmp_path)
     assert {5, 10, 15, 20, 24} <= set(storage.steps(tmp_path))
     found = Checkpoint(storage.place(tmp_path, 10)).history()
-    assert found["train"][:, 0].tolist() == [4, 8]
+    assert found["train"].tolist() == [4, 8]
     assert len(found["open"]) == 2  # steps 9 and 10 wait for their window's end
     assert found["evaluations"][:, 0].tolist() == [8]
 
@@ -317,7 +321,7 @@ def test_killed_before_or_after_it_went_back_it_ends_the_same_and_its_last_point
 
     whole_store = Store()
     whole = (*run(whole_store, tmp_path_factory.mktemp("whole"), None), whole_store)
-    assert len(whole[1].history.restores) == 1
+    assert len(whole[1].history.past.restores) == 1
     folder, store = tmp_path_factory.mktemp("killed"), Store()
     for death in deaths:
         store.begin(last(folder))
