@@ -41,7 +41,7 @@ def open_run(
     tags = {f"runner.{group}": choice for group, choice in choices.items() if group not in _TOLD and choice != "None"}
     tags[CONFIG_TAG] = config_hash(content)
     if not prefix:  # a training run, which can stand for another of the same config
-        tags[CODE_TAG] = code_version(config.model.target)
+        tags[CODE_TAG] = code_version(config)
     sweep = member.membership()
     return open_tracker(
         config.tracking,

@@ -10,13 +10,18 @@ from importlib import metadata
 from pathlib import Path
 
 from runner.config.convert import flatten
+from runner.config.schema import RunConfig
 from runner.host import paths
 from runner.model import definition
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
-_LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy")
-_OTHER_PARTS = ("sweep", "compare", "evaluate", "export", "conf")  # parts of the package that no run computes with
-_BESIDE = ("tracking", "sweep", "plan", "verify", "export")
+_LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy", "simplejpeg", "grain")
+# Parts of the package that no run computes with: its commands, its records, its pictures.
+_OTHER_PARTS = (
+    *("cli", "sweep", "compare", "evaluate", "export", "plan", "verify", "tracking", "host", "conf"),
+    *("figures.py", "__main__.py"),
+)
+_BESIDE = ("tracking", "sweep", "plan", "verify", "against", "evaluate", "export")
 # Keys that say where, how fast or how visibly, not what.
 _NO_MATTER = frozenset(
     {
@@ -25,6 +30,8 @@ _NO_MATTER = frozenset(
         "dataset.download",
         "dataset.mirror",
         "dataset.prefetch",
+        "dataset.workers",
+        "dataset.worker_kind",
         "trainer.progress",
         "trainer.verify_first",
     }
@@ -46,15 +53,24 @@ def config_hash(content: Mapping[str, object]) -> str:
     return _digest(json.dumps(counted, sort_keys=True, default=str).encode())
 
 
-def code_version(target: str) -> str:
-    """Returns a digest of the code that a run computes with: this package, the libraries, the model's builder.
+def code_version(config: RunConfig) -> str:
+    """Returns a digest of the code that a run computes with: this package, the libraries, a user's own modules.
 
     A commit would not do: a working tree may have changed since, and an installed package has none.
 
     Args:
-      target: the builder's import path.
+      config: of the run, whose import paths name the modules.
     """
-    return _digest(_package_digest().encode() + _builder_source(target))
+    return _digest(b"".join([_package_digest().encode(), *map(_source, _targets(config))]))
+
+
+def _targets(config: RunConfig) -> list[str]:
+    """Returns the import paths of what a run calls: builder, data source, augmentation, loss and metrics."""
+    named = [config.model.target, config.dataset.target, config.dataset.builder or ""]
+    named += [step.target for step in config.dataset.augment]
+    for value in config.task.options.values() if config.task.name == "custom" else ():
+        named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return [path for path in named if path]
 
 
 @cache
@@ -77,7 +93,7 @@ def _version(name: str) -> str:
         return ""
 
 
-def _builder_source(target: str) -> bytes:
+def _source(target: str) -> bytes:
     module = target.rpartition(".")[0]
     if not module or module.split(".")[0] == "runner":
         return b""

@@ -247,7 +247,7 @@ class Sweep:
             return self._finished[name]
         if not self.settings.skip_finished:
             return None
-        code = code_version(config.model.target)
+        code = code_version(config)
         if code not in self._covered:
             assert self.parent is not None
             self._covered[code] = self.parent.covered(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from runner.compare.command import main
-from runner.compare.lines import Stat, lower_is_better, make_lines, sort_lines, varying
-from runner.compare.records import RunRecord
+from runner.compare.lines import Stat, make_lines, sort_lines, varying
+from runner.compare.metrics import columns, directions, judged_by, lower_is_better
+from runner.compare.records import RunRecord, from_folder
 from runner.compare.render import Sheet, sheet_of, to_csv, to_markdown
 from runner.tracking.store import open_store
 
@@ -66,6 +68,55 @@ def test_keys_sort_as_numbers_and_losses_the_smaller_the_better() -> None:
     assert lower_is_better("eval/loss")
     assert lower_is_better("throughput/step_ms")
     assert not lower_is_better("throughput/examples_per_second")
+
+
+def of_task(*names: str, told: dict[str, str] | None = None) -> RunRecord:
+    tags = {"runner.metrics": json.dumps(told)} if told else {}
+    return RunRecord("r", "r", "FINISHED", {}, dict.fromkeys(names, 0.5), tags)
+
+
+def test_runs_are_judged_by_what_their_task_says() -> None:
+    told = {"loss": "minimize", "mae": "minimize", "r2": "maximize"}
+    prices = of_task("eval/loss", "eval/mae", "eval/r2", "train/loss", told=told)
+    assert directions([prices]) == {f"eval/{name}": better for name, better in told.items()}
+    assert judged_by([prices]) == "eval/loss", "no first choice of which more is better"
+    assert columns([prices], "eval/loss")[:3] == ["eval/loss", "eval/mae", "eval/r2"]
+    own = of_task("eval/loss", "eval/regret", told={"loss": "minimize", "regret": "minimize"})
+    assert lower_is_better("eval/regret", [own])
+    assert lower_is_better("test/regret", [own])
+    assert not lower_is_better("eval/regret"), "its name alone says nothing"
+    labels = of_task("eval/loss", "eval/f1_micro", told={"loss": "minimize", "f1_micro": "maximize"})
+    assert judged_by([labels]) == "eval/f1_micro"
+
+
+def test_runs_of_before_are_judged_by_the_names_of_their_metrics() -> None:
+    old = of_task("eval/accuracy", "eval/loss", "train/loss", "train/accuracy")
+    assert judged_by([old]) == "eval/accuracy"
+    assert directions([old]) == {"eval/loss": "minimize", "eval/accuracy": "maximize"}
+
+
+def test_columns_say_which_split_a_metric_is_of() -> None:
+    values = {"eval/loss": 0.2, "test/loss": 0.3}
+    (line,) = make_lines([RunRecord("r", "r", "FINISHED", {}, values)])
+    assert sheet_of([line], ["eval/loss", "test/loss"]).titles == ("validation loss", "test loss")
+    assert sheet_of([line], ["eval/loss"]).titles == ("test loss",)
+
+
+def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
+    assert from_folder(tmp_path, "job", "FAILED") is None
+    (tmp_path / "config.yaml").write_text("trainer: {seed: 1}\n")
+    summary = {
+        "eval_r2": 0.5,
+        "eval_examples": 360,
+        "train_loss": 0.25,
+        "step_ms": 2.0,
+        "ended": "in time",
+        "steps": 6,
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    found = from_folder(tmp_path, "job", "FINISHED")
+    assert found is not None
+    assert found.metrics == {"eval/r2": 0.5, "train/loss": 0.25, "throughput/step_ms": 2.0}
 
 
 def test_a_table_is_the_same_as_csv_and_markdown() -> None:

@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.compare.records import RunRecord
 from runner.config.errors import ConfigError
+from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.parent import ARGV_TAG
@@ -33,7 +34,12 @@ def changed(group: str, key: str, value: object) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("group", "key", "value"),
-    [("tracking", "uri", "x"), ("dataset", "data_dir", "/data"), ("trainer", "progress", "none")],
+    [
+        ("tracking", "uri", "x"),
+        ("dataset", "data_dir", "/data"),
+        ("dataset", "workers", 2),
+        ("trainer", "progress", "none"),
+    ],
 )
 def test_where_and_how_visibly_a_run_computes_does_not_make_it_another(group: str, key: str, value: object) -> None:
     assert identity.config_hash(changed(group, key, value)) == identity.config_hash(CONFIG)
@@ -46,14 +52,28 @@ def test_what_a_run_computes_does(group: str, key: str, value: object) -> None:
     assert identity.config_hash(changed(group, key, value)) != identity.config_hash(CONFIG)
 
 
-def test_code_is_another_where_the_users_own_builder_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        RunConfig(model=ModelConfig("own_parts.build")),
+        RunConfig(dataset=DatasetConfig(name="custom", target="own_parts.load")),
+        RunConfig(dataset=DatasetConfig(builder="own_parts.Builder")),
+        RunConfig(dataset=DatasetConfig(augment=[AugmentConfig(target="own_parts.turn")])),
+        RunConfig(task=TaskConfig("custom", options={"target": "own_parts.loss", "maximize": [], "units": 1})),
+        RunConfig(task=TaskConfig("custom", options={"target": "ours.loss", "maximize": ["own_parts.gain"]})),
+    ],
+)
+def test_code_is_another_where_a_users_own_part_changed(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    module = tmp_path / "own_builders.py"
+    module = tmp_path / "own_parts.py"
     module.write_text("a = 1\n")
-    before = identity.code_version("own_builders.build")
+    before = identity.code_version(config)
+    assert identity.code_version(config) == before
     module.write_text("a = 2\n")
-    assert identity.code_version("own_builders.build") != before
-    ours = "runner.model.mlp.sequential"
+    assert identity.code_version(config) != before
+    ours = RunConfig(model=ModelConfig("runner.model.mlp.sequential"))
     assert identity.code_version(ours) == identity.code_version(ours) != before
 
 
