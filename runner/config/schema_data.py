@@ -83,9 +83,7 @@ class DatasetConfig:
     image_size: list[int] | None = None
     channels: int | None = None
     augment: list[AugmentConfig] = field(default_factory=list)
-    channels: int | None = None
     workers: int | None = None
-    worker_kind: str = "auto"
     worker_kind: str = "auto"
     skip_broken: bool = False
     prefetch: int = 2

@@ -11,7 +11,7 @@ from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
 from runner.data.augment import augmented
 from runner.data.base import Dataset, Encoding
-from runner.data.cut import Whole, cut
+from runner.data.cut import Whole, make_dataset
 from runner.data.standardize import chosen, measured, standardized
 
 __all__ = ["Dataset", "load", "load_run"]
@@ -66,12 +66,11 @@ def load(
     own = config.builder is None and config.name in _SOURCES
     source = cast(_Source, import_module(_SOURCES[config.name] if own else _TFDS))
     whole = source.load(config, encoding)
-    data = cut(whole, config, seed)
+    data = make_dataset(whole, config, seed)
     names = chosen(config.standardize, data.specs, keep)
     if names:
-        data = cut(
-            standardized(whole, measured(data.train, names) if encoding is None else encoding, names), config, seed
-        )
+        statistics = measured(data.train, names) if encoding is None else encoding
+        data = make_dataset(standardized(whole, statistics, names), config, seed)
     return replace(
         data,
         train=augmented(data.train, config, seed, train=True),

@@ -108,7 +108,7 @@ def _selection(pieces: Sequence[tuple[DataSource, Rows]], specs: Mapping[str, Ar
     return (ColumnSelection if whole else Selection)(pieces, specs)
 
 
-def cut(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
+def make_dataset(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
     """Cuts a dataset as its config says.
 
     Args:

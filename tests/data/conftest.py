@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data import cache
-from runner.data.arrays import Split, digest
+from runner.data.digest import digest
+from runner.data.sources.tfds import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 DEAD_PROXY = "http://127.0.0.1:9"
@@ -22,7 +23,7 @@ from runner.config.schema import DatasetConfig
 start = time.monotonic()
 try:
     dataset = load(DatasetConfig(**json.loads(sys.argv[1])))
-    print(dataset.digest, dataset.train.size, dataset.eval.size)
+    print(dataset.digest, dataset.train.size, dataset.test.size)
 except Exception as error:
     print(type(error).__name__, error)
     raise SystemExit(3)
@@ -54,7 +55,7 @@ def offline() -> dict[str, str]:
 
 @dataclass
 class FakeCache:
-    """A data_dir with decoded data that a test wrote."""
+    """A data_dir with decoded data that a test wrote, in the form that the last release wrote."""
 
     root: Path
 
@@ -70,28 +71,30 @@ class FakeCache:
         """Writes 100 examples of train, whose pixels state their row, and 30 of test."""
         train_labels = np.arange(100, dtype=np.int32) % 10 if labels is None else labels
         whole = {
-            "train": Split(_images(len(train_labels), 0), train_labels),
-            "test": Split(_images(30, 100), np.arange(30, dtype=np.int32) % 10),
+            "train": {"image": _images(len(train_labels), 0), "label": train_labels},
+            "test": {"image": _images(30, 100), "label": np.arange(30, dtype=np.int32) % 10},
         }
-        meta = cache.Meta(
-            name=name,
-            config=config,
-            default_config=default_config,
-            version=version,
-            image_size=image_size,
-            num_classes=10,
-            class_names=list("0123456789"),
-            splits={key: split.size for key, split in whole.items()},
-            digest=digest((key, split.images, split.labels) for key, split in whole.items()),
-            source="a test",
-        )
-        partial = cache.decoded_dir(self.root) / ".partial"
+        meta = {
+            "name": name,
+            "config": config,
+            "default_config": default_config,
+            "version": version,
+            "image_size": image_size,
+            "num_classes": 10,
+            "class_names": list("0123456789"),
+            "splits": {key: len(split["label"]) for key, split in whole.items()},
+            "digest": digest(whole.items()),
+            "source": "a test",
+            "format": 1,
+        }
+        size = f"{image_size[0]}x{image_size[1]}" if image_size else None
+        folder = cache.decoded_dir(self.root) / "-".join(part for part in (name, config, version, size) if part)
         for key, split in whole.items():
-            (partial / key).mkdir(parents=True)
-            np.save(partial / key / "images.npy", split.images)
-            np.save(partial / key / "labels.npy", split.labels)
-        cache.write_meta(partial, meta)
-        return cache.publish(partial, self.root, meta)
+            (folder / key).mkdir(parents=True, exist_ok=True)
+            np.save(folder / key / "images.npy", split["image"])
+            np.save(folder / key / "labels.npy", split["label"])
+        (folder / "meta.json").write_text(json.dumps(meta, indent=1), "utf-8")
+        return folder
 
 
 def _images(count: int, first: int) -> np.ndarray:

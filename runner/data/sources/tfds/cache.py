@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -186,8 +187,11 @@ def _of_images(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
     """Completes what meta.json says in the first format, whose images tell their shape themselves."""
     del fields["num_classes"]
     label = ArraySpec((), "int32", (), tuple(fields.pop("class_names")))
-    images = np.load(folder / next(iter(fields["splits"])) / "images.npy", mmap_mode="r", allow_pickle=False)
-    image = ArraySpec(images.shape[1:], "uint8", ("height", "width", "channel"))
+    shape: tuple[int, ...] = ()
+    with contextlib.suppress(OSError, ValueError):  # a broken file is told of by who reads it
+        first = folder / next(iter(fields["splits"])) / "images.npy"
+        shape = np.load(first, mmap_mode="r", allow_pickle=False).shape[1:]
+    image = ArraySpec(shape, "uint8", ("height", "width", "channel"))
     return fields | {"features": None, "code": None, "arrays": {"image": asdict(image), "label": asdict(label)}}
 
 

@@ -5,16 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.arrays import Split
-from runner.data.pipeline import Plan, epoch_order, eval_plan, gather, steps_in_epoch, train_plan
+from runner.data.sampler import Plan, epoch_order, eval_plan, steps_in_epoch, train_plan
 
 sizes = st.integers(1, 200)
 batch_sizes = st.integers(1, 64)
-
-
-def numbered(size: int) -> Split:
-    rows = np.arange(size, dtype=np.uint8)
-    return Split(np.broadcast_to(rows[:, None, None, None], (size, 2, 3, 1)).copy(), rows.astype(np.int32))
 
 
 def same(first: Plan, second: Plan) -> bool:
@@ -69,13 +63,6 @@ def test_an_evaluation_counts_every_example_once(size: int, batch_size: int) -> 
     assert plan.indices[plan.weights == 1].tolist() == list(range(size))
 
 
-def test_images_and_labels_stay_together() -> None:
-    plan = train_plan(50, batch_size=8, seed=1, epoch=0)
-    images, labels = gather(numbered(50), plan.indices)
-    assert images.shape == (6, 8, 2, 3, 1)
-    assert np.array_equal(images[..., 1, 2, 0], labels)
-
-
 def test_steps_and_limit_shorten_but_never_lengthen() -> None:
     options = {"batch_size": 10, "seed": 0, "epoch": 0}
     assert train_plan(100, steps=3, **options).steps == 3
@@ -89,13 +76,3 @@ def test_steps_and_limit_shorten_but_never_lengthen() -> None:
 def test_an_unknown_remainder_is_refused() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
         steps_in_epoch(10, 3, "keep")
-
-
-def test_reading_from_disk_gives_what_ram_gives(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    split = numbered(100)
-    np.save(tmp_path / "images.npy", split.images)
-    mapped = Split(np.load(tmp_path / "images.npy", mmap_mode="r"), split.labels)
-    indices = np.random.default_rng(0).integers(0, 100, (3, 40))
-    for here, there in zip(gather(split, indices), gather(mapped, indices), strict=True):
-        assert np.array_equal(here, there)
-        assert not isinstance(there, np.memmap)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from runner.config.errors import DataError
-from runner.data import mirror
+from runner.data.sources.tfds import mirror
 
 
 class Malicious:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 
 from runner.config.errors import ConfigError, DataError
 from runner.config.schema import DatasetConfig
-from runner.data import cache, decode, load
-from tests.data.conftest import LOAD, ROOT, offline, python
+from runner.data import load
+from runner.data.sources.tfds import cache, child, decode
+from tests.data.conftest import LOAD, offline, python
 
 pytestmark = pytest.mark.slow
+
+FEW = "import runner.data.sources.tfds.decode as decode; decode._MOST_WORDS = 5"
 
 # sha256 of the sorted rows of 784 pixels and a label, of the IDX files that have the public digests.
 CONTENT = {
@@ -53,8 +57,8 @@ def test_two_runs_that_start_together_prepare_once_and_read_the_same(prepared: P
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared, split: str) -> None:
-    examples = load(DatasetConfig(data_dir=str(prepared.root), train=split)).train
-    rows = np.concatenate([examples.images.reshape(-1, 784), examples.labels[:, None].astype(np.uint8)], axis=1)
+    examples = load(DatasetConfig(data_dir=str(prepared.root), train=split)).train.arrays
+    rows = np.concatenate([examples["image"].reshape(-1, 784), examples["label"][:, None].astype(np.uint8)], axis=1)
     assert hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest() == CONTENT[split]
 
 
@@ -97,12 +101,14 @@ def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str
         ({"name": "fashion_mnits"}, "did you mean fashion_mnist"),
         ({"name": "emnist/leters"}, "did you mean emnist/letters"),
         ({"name": "mnist:9.9.9"}, "try dataset.name=mnist"),
-        ({"name": "imdb_reviews"}, "only builders with an image and a class label"),
-        ({"name": "wider_face"}, "only builders with an image and a class label"),
+        ({"name": "imdb_reviews"}, "text is Text, which needs a tokenizer"),
+        ({"name": "wider_face"}, "names no supervised ones; it has faces"),
+        ({"name": "iris", "features": ["petals"]}, "the features of iris: features, label"),
+        ({"name": "coco", "features": ["image", "objects"]}, "objects is Sequence"),
         ({"name": "tf_flowers"}, "write dataset.image_size=[64,64]"),
     ],
 )
-def test_builders_that_are_no_image_classification_are_refused(
+def test_features_that_can_not_be_arrays_are_refused_before_anything_is_fetched(
     keys: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -120,19 +126,71 @@ def test_a_folder_that_cannot_be_written_is_named(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "mkdir", refusing)
-    wanted = cache.Request("mnist", None, None, None)
+    wanted = cache.Request("mnist")
     with pytest.raises(DataError, match=f"{tmp_path} can't be written"):
         decode.decode(tmp_path, wanted, download=False, use_mirror=False, say=lambda _: None)
 
 
-def test_images_that_differ_in_size_are_resized_in_the_order_as_stored(tmp_path: Path) -> None:
-    code = (ROOT / "tests" / "dataset" / "tiny_builder.py").read_text()
-    out, err = python(code, str(tmp_path)).communicate(timeout=200)
-    assert out, err
-    result = json.loads(out.splitlines()[-1])
-    assert result["shape"] == [40, 6, 5, 3]
-    assert result["names"] == ["cat", "dog"]
-    assert result["values"] == result["expected"]  # an image of one value keeps it, whatever its size
-    assert sorted(result["values"]) == list(range(40))
-    assert result["labels"] == [value % 2 for value in result["values"]]
-    assert result["folder"] == "tiny-1.0.0-6x5"
+def own(root: Path, *, builder: str = "tiny_data.Tiny", **keys: object) -> DatasetConfig:
+    return DatasetConfig(name="", builder=builder, data_dir=str(root), **keys)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a builder's module, from which it is imported."""
+    shutil.copy(Path(__file__).with_name("tiny_data.py"), tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_images_of_ones_own_builder_are_resized_in_the_order_as_stored(tiny: Path) -> None:
+    data = load(own(tiny / "data", image_size=[6, 5]))
+    assert (data.name, data.version) == ("tiny", "1.0.0")
+    assert data.specs["image"].shape == (6, 5, 3)
+    assert data.specs["label"].names == ("cat", "dog")
+    values = data.train.arrays["image"][:, 0, 0, 0].tolist()
+    assert sorted(values) == list(range(40))  # an image of one value keeps it, whatever its size
+    assert data.train.arrays["label"].tolist() == [value % 2 for value in values]
+    assert [path.name for path in (tiny / "data" / ".decoded").glob("*/meta.json")] == ["meta.json"]
+    assert (data.train.size, data.test.size) == (40, 8)
+
+
+def test_any_feature_is_taken_by_its_name_and_words_become_sorted_categories(tiny: Path) -> None:
+    data = load(own(tiny / "data", features=["about/size", "about/kind", "vector", "far"]))
+    assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {
+        "about_size": ((), "int32"),
+        "about_kind": ((), "int32"),
+        "vector": ((2,), "float32"),
+        "far": ((), "bool"),
+    }
+    assert data.specs["about_kind"].names == ("large", "small")
+    arrays = data.train.arrays
+    assert arrays["about_kind"].tolist() == [int(size < 20) for size in arrays["about_size"]]
+    assert arrays["vector"][:, 0].tolist() == arrays["about_size"].tolist()
+    assert arrays["far"].tolist() == [size > 30 for size in arrays["about_size"]]
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        (["file"], "file has more than 5 different words, so it is text"),
+        (["boxes"], "boxes is Sequence"),
+        (["large"], "large holds whole numbers that int32 does not"),
+    ],
+)
+def test_features_without_a_place_in_an_array_are_told_by_name(
+    features: list[str], said: str, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_START", child._START.replace("; main(", f"; {FEW}; main("))
+    with pytest.raises((ConfigError, DataError), match=said):
+        load(own(tiny / "data", features=features))
+
+
+def test_a_builder_whose_source_changed_is_prepared_anew(tiny: Path) -> None:
+    first = load(own(tiny / "data", features=["about/size"]))
+    module = tiny / "tiny_data.py"
+    module.write_text(module.read_text().replace("range(40)", "range(30)"))
+    second = load(own(tiny / "data", features=["about/size"]))
+    assert (first.train.size, second.train.size) == (40, 30)
+    assert first.digest != second.digest

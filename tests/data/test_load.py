@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from runner.config.errors import ConfigError, DataError
 from runner.config.schema import DatasetConfig
-from runner.data import cache, child, load
+from runner.data import cut, load
+from runner.data.sources.tfds import cache, child
 from tests.data.conftest import ROOT, FakeCache, python
 
 
@@ -32,24 +33,24 @@ def test_importing_and_reading_the_cache_import_no_tensorflow(fake_cache: FakeCa
 
 def test_selections_hold_the_examples_that_their_expressions_name(fake_cache: FakeCache) -> None:
     fake_cache.write()
-    dataset = load(config(fake_cache.root, train="train[10:20]+test[-2:]", eval="test[:50%]"))
-    assert dataset.train.images[:, 0, 0, 0].tolist() == [*range(10, 20), 128, 129]
-    assert dataset.train.labels.tolist() == [*range(10), 8, 9]
-    assert dataset.eval.images[:, 0, 0, 0].tolist() == list(range(100, 115))
-    assert dataset.train.images.dtype == np.uint8
-    assert dataset.train.labels.dtype == np.int32
+    dataset = load(config(fake_cache.root, train="train[10:20]+test[-2:]", test="test[:50%]"))
+    assert dataset.train.arrays["image"][:, 0, 0, 0].tolist() == [*range(10, 20), 128, 129]
+    assert dataset.train.arrays["label"].tolist() == [*range(10), 8, 9]
+    assert dataset.test.arrays["image"][:, 0, 0, 0].tolist() == list(range(100, 115))
+    assert dataset.train.arrays["image"].dtype == np.uint8
+    assert dataset.train.arrays["label"].dtype == np.int32
 
 
 def test_large_selections_stay_on_disk_and_small_ones_are_read(
     fake_cache: FakeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_cache.write()
-    assert not isinstance(load(config(fake_cache.root)).train.images, np.memmap)
-    monkeypatch.setattr(cache, "RAM_BYTES", 1000)
-    dataset = load(config(fake_cache.root, eval="test[5:25]"))
-    assert isinstance(dataset.train.images, np.memmap)
-    assert not dataset.train.images.flags.writeable
-    assert not isinstance(dataset.eval.images, np.memmap)
+    assert not isinstance(load(config(fake_cache.root)).train.arrays["image"], np.memmap)
+    monkeypatch.setattr(cut, "RAM_BYTES", 1000)
+    dataset = load(config(fake_cache.root, test="test[5:25]"))
+    assert isinstance(dataset.train.arrays["image"], np.memmap)
+    assert not dataset.train.arrays["image"].flags.writeable
+    assert not isinstance(dataset.test.arrays["image"], np.memmap)
 
 
 def test_the_digest_covers_images_labels_and_nothing_else(fake_cache: FakeCache) -> None:
@@ -71,15 +72,15 @@ def test_the_newest_version_is_taken_unless_one_is_named(fake_cache: FakeCache) 
 def test_a_bare_name_means_the_default_config_only(fake_cache: FakeCache) -> None:
     fake_cache.write(name="emnist", config="letters", default_config=False)
     assert load(config(fake_cache.root, name="emnist/letters")).name == "emnist/letters"
-    assert cache.find(fake_cache.root, cache.Request("emnist", None, None, None)) is None
+    assert cache.find(fake_cache.root, cache.Request("emnist")) is None
     fake_cache.write(name="emnist", config="byclass")
     assert load(config(fake_cache.root, name="emnist")).name == "emnist/byclass"
 
 
 def test_sizes_are_cached_apart(fake_cache: FakeCache) -> None:
     assert fake_cache.write(image_size=[4, 4]).name == "mnist-3.0.1-4x4"
-    assert cache.find(fake_cache.root, cache.Request("mnist", None, None, None)) is None
-    assert load(config(fake_cache.root, image_size=[4, 4])).train.images.shape == (100, 4, 4, 1)
+    assert cache.find(fake_cache.root, cache.Request("mnist")) is None
+    assert load(config(fake_cache.root, image_size=[4, 4])).train.arrays["image"].shape == (100, 4, 4, 1)
 
 
 def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +93,9 @@ def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypat
     ("keys", "said"),
     [
         ({"train": "train[5]"}, "dataset.train=train[5] is refused"),
-        ({"eval": "valid"}, "there is no split valid, there are train, test; write dataset.eval=train"),
+        ({"test": "valid"}, "there is no split valid, there are train, test; write dataset.test=train"),
         ({"name": "namespace:thing"}, "dataset.name=namespace:thing is refused"),
         ({"name": "../elsewhere"}, "dataset.name=../elsewhere is refused"),
-        ({"image_size": [4]}, "dataset.image_size=[4] is refused"),
     ],
 )
 def test_values_that_cannot_work_are_refused_in_one_line(
@@ -142,17 +142,17 @@ def test_digits_enlarged_past_memory_are_refused_before_they_are_made() -> None:
 
 def test_digits_are_cut_the_same_way_each_time_without_overlap() -> None:
     first, second = load(DatasetConfig(name="digits")), load(DatasetConfig(name="digits", train="train[:100]"))
-    assert (first.train.size, first.eval.size) == (1437, 360)
-    assert first.train.images.shape[1:] == (8, 8, 1)
-    assert first.train.images.max() == 255
+    assert (first.train.size, first.test.size) == (1437, 360)
+    assert first.train.arrays["image"].shape[1:] == (8, 8, 1)
+    assert first.train.arrays["image"].max() == 255
     assert first.digest == second.digest
-    assert np.array_equal(first.train.images[:100], second.train.images)
+    assert np.array_equal(first.train.arrays["image"][:100], second.train.arrays["image"])
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     original = sorted((*image, label) for image, label in zip(images.astype(int).tolist(), labels, strict=True))
-    pixels = np.concatenate([first.train.images, first.eval.images]).reshape(-1, 64)
-    targets = np.concatenate([first.train.labels, first.eval.labels])
+    pixels = np.concatenate([first.train.arrays["image"], first.test.arrays["image"]]).reshape(-1, 64)
+    targets = np.concatenate([first.train.arrays["label"], first.test.arrays["label"]])
     restored = np.rint(pixels / 255 * 16).astype(int).tolist()
     assert sorted((*image, label) for image, label in zip(restored, targets, strict=True)) == original
 
@@ -165,7 +165,7 @@ def test_a_child_that_dies_becomes_one_line(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_child_ends_when_its_stdin_does_as_it_does_with_its_parent() -> None:
-    code = "from runner.data.decode import _end_with_parent as end; print('up', flush=True); end()"
+    code = "from runner.data.sources.tfds.worker import _end_with_parent as end; print('up', flush=True); end()"
     process = python(code)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -176,22 +176,31 @@ def test_a_child_ends_when_its_stdin_does_as_it_does_with_its_parent() -> None:
     assert process.wait(10) == 1
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "digits", "cifar10"])
-def test_presets_set_every_key_of_the_schema_and_comment_on_each(name: str) -> None:
+PRESETS = sorted(path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     path = ROOT / "conf" / "dataset" / f"{name}.yaml"
-    preset = OmegaConf.load(path)
-    assert list(preset) == [field.name for field in dataclasses.fields(DatasetConfig)]
-    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DatasetConfig), preset))
-    expected = DatasetConfig(name=name, batch_size=64 if name == "digits" else 128)
-    assert merged == expected
+    preset = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(preset, dict)
+    known = {field.name for field in dataclasses.fields(DatasetConfig)} - {"target", "options"} | {"_target_"}
+    assert set(preset) <= known
+    own = name in ("arrays", "image_folder", "custom")
+    expected = {"name": "" if name == "tfds" else name, "test": None if own else "test"}
+    expected["batch_size"] = 64 if own or name == "digits" else 128
+    plain = DatasetConfig()
+    for key, value in preset.items():
+        if key not in ("path", "_target_"):
+            assert value == expected.get(key, getattr(plain, key)), key
     lines = path.read_text("utf-8").splitlines()
-    assert lines[1] == f"#   python -m runner dataset={name}"
+    assert lines[1].startswith(f"#   python -m runner dataset={name}")
     assert all(" # " in line for line in lines[2:])
 
 
 def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
-    small = load(config(tmp_path, name="digits")).train.images
-    large = load(config(tmp_path, name="digits", image_size=[16, 28])).train.images
+    small = load(config(tmp_path, name="digits")).train.arrays["image"]
+    large = load(config(tmp_path, name="digits", image_size=[16, 28])).train.arrays["image"]
     assert large.shape == (len(small), 16, 28, 1)
     assert (large[:, ::2, [0, 4, 7, 11, 14, 18, 21, 25]] == small).all()
     assert (large[:, 0::2] == large[:, 1::2]).all()
