@@ -58,7 +58,8 @@ class EvaluationReport:
 
     def printed(self) -> list[Table]:
         """Returns the task's tables; of a long one the rows with the lowest share, which are looked for."""
-        return [_printed(title, *table) for title, table in self.tables.items()]
+        titled = len(self.tables) > 1
+        return [_printed(title if titled else None, *table) for title, table in self.tables.items()]
 
     def write(self, folder: Path) -> list[Path]:
         """Writes evaluate.json and evaluate.md; returns their paths."""
@@ -86,7 +87,7 @@ class EvaluationReport:
         return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
 
 
-def _printed(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     count, note = len(rows), None
     if count > _MOST_ROWS:
         share = _sorting_column(columns, rows)
@@ -96,7 +97,7 @@ def _printed(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]])
         else:
             note = f"the first {_MOST_ROWS} of {count}; all: evaluate.json"
         rows = rows[:_MOST_ROWS]
-    table = Table(title=note or (None if columns[0] in title else title))
+    table = Table(title=", ".join(filter(None, (title, note))) or None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if _is_number(rows, number) else "left")
     for row in rows:

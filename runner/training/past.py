@@ -143,7 +143,7 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     if len(arrays["epoch"]) != 1 or not all(np.isfinite(count) and count >= 0 for count in counts):
         raise ValueError("its history must count in numbers")
     for name in ("train", "evaluations", "rates"):
-        at = arrays[name].reshape(len(arrays[name]), -1)[:, 0]
+        at = arrays[name] if arrays[name].ndim == 1 else arrays[name][:, 0]
         if not bool(np.all((at > 0) & (at <= step) & (at == np.floor(at))) and np.all(np.diff(at) > 0)):
             raise ValueError(f"{name} of its history must have steps up to {step}, in order")
 

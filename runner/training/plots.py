@@ -38,7 +38,7 @@ def curves(
       evaluated: what evaluations are on, in a word.
     """
     names = list(dict.fromkeys(name for _, metrics in _points(train, evaluations) for name in metrics))
-    rows = -(-len(names) // _COLUMNS)
+    rows = max(-(-len(names) // _COLUMNS), 1)
     figure, panels = subplots(rows, _COLUMNS, figsize=(11, 4.2 * rows))
     whole = _by_epoch(train, steps_per_epoch)
     for axes, name in zip(np.ravel(panels), names, strict=False):

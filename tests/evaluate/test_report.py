@@ -4,48 +4,46 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from runner.engine.base import EvalMetrics
-from runner.evaluate.report import by_class, make_report
+from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import split_key
+from runner.task.base import Cell
 
-CONFUSION = np.array([[3, 1, 0], [0, 0, 2], [0, 0, 0]])
-
-
-def report(names: tuple[str, ...] = ("cat", "dog", "eel"), confusion: np.ndarray = CONFUSION):
-    metrics = EvalMetrics(0.5, 0.5, int(confusion.sum()), confusion)
-    return make_report(metrics, names, run="r", step=7, dataset="mnist", split="test", mesh="batch=2")
+COLUMNS = ("class", "precision", "recall", "examples")
+ROWS: list[tuple[Cell, ...]] = [("cat", 1.0, 0.75, 4), ("dog", 0.0, 0.0, 2), ("e|l", 0.0, None, 0)]
 
 
-def test_precision_and_recall_are_shares_of_predictions_and_of_examples_and_nothing_where_there_are_none() -> None:
-    cat, dog, eel = by_class(CONFUSION, ("cat", "dog", "eel"))
-    assert (cat.precision, cat.recall, cat.examples, cat.predicted) == (1.0, 0.75, 4, 3)
-    assert (dog.precision, dog.recall, dog.examples, dog.predicted) == (0.0, 0.0, 2, 1)
-    assert (eel.precision, eel.recall, eel.examples, eel.predicted) == (0.0, None, 0, 2)
+def report(rows: list[tuple[Cell, ...]] = ROWS) -> EvaluationReport:
+    metrics = {"loss": 0.5, "accuracy": 0.5}
+    return EvaluationReport("r", 7, "mnist", "test", "batch=2", metrics, 6, {"classes": (COLUMNS, rows)})
 
 
-def test_the_files_hold_every_class_and_the_totals(tmp_path: Path) -> None:
+def test_the_files_hold_the_metrics_and_every_row_of_the_tasks_tables(tmp_path: Path) -> None:
     data, page = report().write(tmp_path)
     held = json.loads(data.read_text())
     assert (held["step"], held["accuracy"], held["examples"]) == (7, 0.5, 6)
-    assert held["classes"][2] == {"name": "eel", "precision": 0.0, "recall": None, "examples": 0, "predicted": 2}
-    assert "| cat | 1.0000 | 0.7500 | 4 | 3 |" in page.read_text()
-    assert report().metrics("test")["evaluate/test/accuracy"] == 0.5
+    assert held["tables"]["classes"][2] == {"class": "e|l", "precision": 0.0, "recall": None, "examples": 0}
+    assert "| cat | 1.0000 | 0.7500 | 4 |" in page.read_text()
+    assert "| e/l | 0.0000 | - | 0 |" in page.read_text()
+    assert "| accuracy | 0.5000 |" in page.read_text()
+    assert report().logged("test") == {
+        "evaluate/test/loss": 0.5,
+        "evaluate/test/accuracy": 0.5,
+        "evaluate/test/examples": 6.0,
+    }
 
 
-def test_of_many_classes_those_of_the_lowest_recall_are_printed() -> None:
-    count = 50
-    confusion = np.eye(count, dtype=np.int64) * 10
-    confusion[45, 45], confusion[45, 0] = 1, 9
+def test_of_many_rows_those_of_the_lowest_share_are_printed() -> None:
+    rows: list[tuple[Cell, ...]] = [(f"kind{index}", 1.0, 0.1 if index == 45 else 1.0, 10) for index in range(50)]
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(report(tuple(f"kind{index}" for index in range(count)), confusion).table())
+    console.print(*report(rows).printed())
     text = console.export_text()
+    said = " ".join(text.split())
     assert text.index("kind45") < text.index("kind0 ")
     assert "kind44" not in text
-    assert "evaluate.json" in text
+    assert "lowest recall, 40 of 50; all: evaluate.json" in said
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,41 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import DatasetConfig, RunConfig, TrainerConfig
-from runner.data import Split
+from runner.data import workers
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Batch, DataSource, Rows
+from runner.data.sampler import eval_plan
 from runner.engine.base import HostBatches, PlacedBatches
+from runner.task.base import Task
 from runner.training import feed
+from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25
 
 
-def split(size: int) -> Split:
-    """Returns examples that are told apart by their label; the image says the same."""
+SPECS = {"image": ArraySpec((1, 1, 1), "uint8"), "label": ArraySpec((), "int32")}
+
+
+def source(size: int) -> ArraySource:
+    """Returns examples that are told apart by their label; the image says the same, and one array is for nobody."""
     labels = np.arange(1, size + 1, dtype=np.int32)
-    return Split((labels % 256).astype(np.uint8).reshape(size, 1, 1, 1), labels)
+    arrays = {"image": (labels % 256).astype(np.uint8).reshape(size, 1, 1, 1), "label": labels, "other": labels}
+    return ArraySource(arrays, SPECS | {"other": SPECS["label"]})
+
+
+def split(size: int, *, cached: bool = False, task: Task | None = None) -> feed.Examples:
+    reader = workers.opened(DatasetConfig(), 0).reader(source(size))
+    return feed.Examples(source(size), task or KnownTask(SPECS), reader, cached)
 
 
 def place(batches: HostBatches) -> PlacedBatches:
-    return PlacedBatches(batches.images, batches.labels, batches.weights, batches.steps)
+    return PlacedBatches(batches.arrays, batches.weights, batches.steps)
 
 
 def config(batch_size: int, *, remainder: str = "drop", shuffle: bool = True) -> RunConfig:
@@ -28,15 +43,17 @@ def config(batch_size: int, *, remainder: str = "drop", shuffle: bool = True) ->
     return RunConfig(dataset=data, trainer=TrainerConfig(seed=5))
 
 
-def calls_of(run: RunConfig, data: Split, steps: int, a_call: int | None, epoch: int = 0) -> list[PlacedBatches]:
-    with feed.training(run, data, epoch, steps, feed.CallSize(a_call, 1), place) as batches:
+def calls_of(
+    run: RunConfig, data: feed.Examples, steps: int, a_call: int | None, epoch: int = 0
+) -> list[PlacedBatches]:
+    with feed.training(run, data, epoch, steps, feed.StepsPerCall(a_call, 1), place) as batches:
         return list(batches)
 
 
 def joined(calls: list[PlacedBatches]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the real steps' images, labels and weights, one after the other."""
-    arrays = ("images", "labels", "weights")
-    images, labels, weights = (np.concatenate([getattr(c, name)[: c.steps] for c in calls]) for name in arrays)
+    names = ("image", "label", WEIGHT)
+    images, labels, weights = (np.concatenate([c.arrays[name][: c.steps] for c in calls]) for name in names)
     return images, labels, weights
 
 
@@ -59,7 +76,7 @@ def test_an_epoch_gives_each_example_once_and_another_epoch_another_order() -> N
     assert not np.array_equal(first[1], second[1])
 
 
-def test_images_stay_with_their_labels() -> None:
+def test_arrays_of_an_example_stay_together() -> None:
     images, labels, _ = joined(calls_of(config(5), split(53), 10, 3))
     np.testing.assert_array_equal(images.reshape(labels.shape), labels % 256)
 
@@ -73,61 +90,123 @@ def test_every_call_has_the_capacity_and_what_is_padding_has_weight_0() -> None:
     calls = calls_of(config(5), split(53), 10, 4)
     assert [call.steps for call in calls] == [4, 4, 2]
     for call in calls:
-        assert call.images.shape == (4, 5, 1, 1, 1)
-        assert call.labels.shape == call.weights.shape == (4, 5)
-        assert (call.weights[: call.steps] == 1).all()
-        assert not call.weights[call.steps :].any()
-    assert (calls[0].images.dtype, calls[0].labels.dtype, calls[0].weights.dtype) == (np.uint8, np.int32, np.float32)
+        assert {name: array.shape for name, array in call.arrays.items()} == {
+            "image": (4, 5, 1, 1, 1),
+            "label": (4, 5),
+            WEIGHT: (4, 5),
+        }, "what the task does not read is not sent"
+        assert (call.arrays[WEIGHT][: call.steps] == 1).all()
+        assert not call.arrays[WEIGHT][call.steps :].any()
+        np.testing.assert_array_equal(call.weights, call.arrays[WEIGHT])
+    dtypes = {name: str(array.dtype) for name, array in calls[0].arrays.items()}
+    assert dtypes == {"image": "uint8", "label": "int32", WEIGHT: "float32"}
 
 
 def test_examples_that_pad_the_last_batch_have_weight_0() -> None:
     _, labels, weights = joined(calls_of(config(5, remainder="pad", shuffle=False), split(12), 3, 1))
     np.testing.assert_array_equal(weights, [[1] * 5, [1] * 5, [1, 1, 0, 0, 0]])
     np.testing.assert_array_equal(labels[2, :2], [11, 12])
+    assert set(labels[2, 2:]) <= set(range(1, 13)), "with the arrays of some example"
 
 
 @given(size=st.integers(1, 40), batch=st.integers(1, 45))
 def test_evaluation_covers_each_example_once_in_order(size: int, batch: int) -> None:
-    batches = list(feed.evaluation(split(size), batch, None))
-    assert all(each.steps == 1 and each.labels.shape == (1, batch) for each in batches)
-    labels = np.concatenate([each.labels[each.weights == 1] for each in batches])
+    batches = list(feed.evaluation(split(size), batch))
+    assert all(each.steps == 1 and each.arrays["label"].shape == (1, batch) for each in batches)
+    labels = np.concatenate([each.arrays["label"][each.arrays[WEIGHT] == 1] for each in batches])
     np.testing.assert_array_equal(labels, np.arange(1, size + 1))
     assert {float(w) for each in batches for w in each.weights.ravel()} <= {0.0, 1.0}
 
 
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
-def test_places_in_a_split_that_is_held_are_those_of_the_images(remainder: str) -> None:
+def test_rows_of_a_split_that_is_cached_are_those_of_the_arrays(remainder: str) -> None:
     data, run = split(53), config(5, remainder=remainder)
     steps = 11 if remainder == "pad" else 10
     images, labels, weights = joined(calls_of(run, data, steps, 4))
-    with feed.training(run, data, 0, steps, feed.CallSize(4, 1), place, held=True) as batches:
-        places, same_labels, same_weights = joined(list(batches))
-    assert places.dtype == np.int32
-    np.testing.assert_array_equal(data.images[places], images)
-    np.testing.assert_array_equal(same_labels, labels)
-    np.testing.assert_array_equal(same_weights, weights)
+    calls = calls_of(run, split(53, cached=True), steps, 4)
+    assert all(set(call.arrays) == {ROW, WEIGHT} for call in calls)
+    rows, same = (np.concatenate([call.arrays[name][: call.steps] for call in calls]) for name in (ROW, WEIGHT))
+    assert rows.dtype == np.int32
+    held = source(53).arrays
+    np.testing.assert_array_equal(held["image"][rows], images)
+    np.testing.assert_array_equal(held["label"][rows], labels)
+    np.testing.assert_array_equal(same, weights)
 
 
-def test_calls_of_images_that_are_held_may_be_longer() -> None:
-    data, run = split(53), config(5)
-    assert (feed.call_size(run, data, held=False).capacity, feed.call_size(run, data, held=True).capacity) == (64, 512)
+def test_calls_of_examples_that_are_cached_may_be_longer() -> None:
+    run = config(5)
+    capacities = [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)]
+    assert capacities == [64, 512]
     run.trainer.steps_per_call = 7
-    assert feed.call_size(run, data, held=True).capacity == 7
+    assert feed.steps_per_call(run, SPECS, 53, cached=True).capacity == 7
 
 
 def test_a_fixed_size_is_cut_to_what_an_epoch_has() -> None:
-    data, run = split(53), config(5)
+    run = config(5)
     run.trainer.steps_per_call = 99_999_999
-    assert [feed.call_size(run, data, held=held).capacity for held in (False, True)] == [10, 10]
+    assert [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)] == [10, 10]
 
 
 def test_a_limit_ends_the_evaluation_after_that_many_batches() -> None:
     batches = list(feed.evaluation(split(40), 8, 2))
-    np.testing.assert_array_equal(np.concatenate([each.labels[0] for each in batches]), np.arange(1, 17))
+    np.testing.assert_array_equal(np.concatenate([each.arrays["label"][0] for each in batches]), np.arange(1, 17))
+
+
+class WeighsLabels(KnownTask):
+    """Counts each example as often as its label says."""
+
+    def weights(self, batch: Batch) -> Array:
+        return np.asarray(batch[WEIGHT] * batch["label"], np.float32)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_an_example_counts_for_is_the_tasks_to_say(cached: bool) -> None:
+    task = WeighsLabels(SPECS)
+    first = next(iter(feed.evaluation(split(7, cached=cached, task=task), 4)))
+    np.testing.assert_array_equal(first.weights, [[1, 2, 3, 4]])
+    np.testing.assert_array_equal(first.arrays[WEIGHT], [[1, 1, 1, 1]])
+
+
+@dataclass
+class Background:
+    """Reads as workers do: what was begun is noted, and done when it is asked for."""
+
+    source: DataSource
+    in_background: bool
+    log: list[str] = field(default_factory=list)
+
+    def begin(self, epoch: int, rows: Rows) -> Background:
+        self.log.append(f"begin {rows.flat[0]} of epoch {epoch}")
+        self.rows = rows
+        copy = Background(self.source, self.in_background, self.log)
+        copy.rows = rows
+        return copy
+
+    def result(self) -> dict[str, Array]:
+        self.log.append(f"result {self.rows.flat[0]}")
+        read = self.source.read(self.rows.ravel())
+        return {name: array.reshape(*self.rows.shape, *array.shape[1:]) for name, array in read.items()}
+
+
+@pytest.mark.parametrize(
+    ("in_background", "expected"),
+    [
+        (True, ["begin 0", "begin 2", "result 0", "begin 4", "result 2", "result 4"]),
+        (False, ["begin 0", "result 0", "begin 2", "result 2", "begin 4", "result 4"]),
+    ],
+)
+def test_workers_are_given_a_call_ahead_and_what_is_in_memory_is_read_when_it_is_needed(
+    in_background: bool, expected: list[str]
+) -> None:
+    reader = Background(source(6), in_background)
+    examples = feed.Examples(source(6), KnownTask(SPECS), reader)
+    chunks = list(examples.chunks(eval_plan(6, 2), lambda _: 1, 1, epoch=3))
+    assert [line.removesuffix(" of epoch 3") for line in reader.log] == expected
+    np.testing.assert_array_equal(np.concatenate([chunk.arrays["label"][0] for chunk in chunks]), np.arange(1, 7))
 
 
 def test_a_fixed_size_stays_and_is_the_capacity() -> None:
-    calls = feed.CallSize(7, 1 << 30)
+    calls = feed.StepsPerCall(7, 1 << 30)
     for seconds in (1.0, 1e-6, 1e-6, 10.0):
         calls.observe(seconds)
     assert (calls.steps, calls.capacity) == (7, 7)
@@ -136,20 +215,20 @@ def test_a_fixed_size_stays_and_is_the_capacity() -> None:
 @pytest.mark.parametrize(
     ("bytes_a_step", "capacity"), [(0, 64), (1, 64), (1 << 19, 64), (1 << 20, 32), (1 << 25, 1), (1 << 30, 1)]
 )
-def test_capacity_is_64_steps_or_32_mib_of_images(bytes_a_step: int, capacity: int) -> None:
-    assert feed.CallSize(None, bytes_a_step).capacity == capacity
+def test_capacity_is_64_steps_or_32_mib_of_arrays(bytes_a_step: int, capacity: int) -> None:
+    assert feed.StepsPerCall(None, bytes_a_step).capacity == capacity
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.01, 25), (0.1, 2), (0.25, 1), (3.0, 1), (1e-5, 64)])
 def test_calls_adapt_to_a_quarter_of_a_second(seconds: float, steps: int) -> None:
-    calls = feed.CallSize(None, 1)
+    calls = feed.StepsPerCall(None, 1)
     for _ in range(6):
         calls.observe(seconds)
     assert calls.steps == steps
 
 
 def test_the_first_call_compiles_and_says_nothing() -> None:
-    calls = feed.CallSize(None, 1)
+    calls = feed.StepsPerCall(None, 1)
     calls.observe(1e-6)
     assert calls.steps == 1
     calls.observe(1e-6)
@@ -161,7 +240,7 @@ def test_the_first_call_compiles_and_says_nothing() -> None:
     st.integers(0, 1 << 26),
 )
 def test_calls_hold_one_step_at_least_and_the_capacity_at_most(seconds: list[float], bytes_a_step: int) -> None:
-    calls = feed.CallSize(None, bytes_a_step)
+    calls = feed.StepsPerCall(None, bytes_a_step)
     for each in seconds:
         before = calls.steps
         calls.observe(each)

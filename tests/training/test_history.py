@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.errors import EngineError, NotFiniteError
-from runner.engine.base import EvalMetrics, StepMetrics
-from runner.training.history import History, Restore
+from runner.engine.base import StepMetrics
+from runner.task.base import Evaluation
+from runner.training.history import History
+from runner.training.past import Restore, check_arrays, from_arrays, to_arrays
 
-NAN = float("nan")
+NAN, WEIGHT = float("nan"), 64.0
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Call:
     def read(self) -> StepMetrics:
         self.reads.append(1)
         loss = np.asarray(self.loss, np.float64)
-        return StepMetrics(loss, loss / 100)
+        return StepMetrics({"loss": loss * WEIGHT, "accuracy": loss * WEIGHT / 100}, np.full(len(loss), WEIGHT))
 
 
 class Log:
@@ -48,7 +50,7 @@ class Log:
 
 
 def make(log: Log, window: int = 10, *, on_nan: str = "stop") -> History:
-    return History(log, window, lambda step: step / 1000, on_nan=on_nan)
+    return History(log, window, lambda step: step / 1000, metrics=["accuracy"], batch_size=64, on_nan=on_nan)
 
 
 def feed(history: History, losses: Sequence[float], sizes: Sequence[int]) -> None:
@@ -89,7 +91,7 @@ def test_a_point_holds_loss_accuracy_and_the_rate_of_its_last_step() -> None:
     assert log.points == [
         (2, {"train/loss": 2.0, "train/accuracy": pytest.approx(0.02), "learning_rate": pytest.approx(0.001)})
     ]
-    assert history.train == [(2, 2.0, pytest.approx(0.02))]
+    assert history.past.train == [(2, {"loss": 2.0, "accuracy": pytest.approx(0.02)})]
 
 
 def test_windows_lie_on_global_steps_across_epochs() -> None:
@@ -183,11 +185,11 @@ def test_restore_logs_nothing_from_the_bad_step_on_and_goes_on_where_it_is_told(
         history.add(8, Call([NAN] * 4))
     assert log.losses == [(2, 2.0), (4, 5.0)]
     history.go_back(Restore(6, 2, 0.5), held)
-    assert history.epoch_means() == (2.0, pytest.approx(0.02))
+    assert history.epoch_means() == {"loss": 2.0, "accuracy": pytest.approx(0.02)}
     history.add(2, Call([4.0, 4.0]))
     history.drain()
     assert log.losses == [(2, 2.0), (4, 5.0), (4, 4.0)]
-    assert history.train == [(2, 2.0, pytest.approx(0.02)), (4, 4.0, pytest.approx(0.04))]
+    assert [(step, means["loss"]) for step, means in history.past.train] == [(2, 2.0), (4, 4.0)]
     assert log.points[-1][1]["learning_rate"] == pytest.approx(0.5 * 0.003)
     history.add(4, Call([NAN]))
     with pytest.raises(NotFiniteError, match="step 5"):
@@ -210,34 +212,136 @@ def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> 
 
 def test_how_fast_training_was_is_kept_and_logged_again_once_a_step() -> None:
     first, log = make(Log()), Log()
-    first.add_rate(4, 2.0, 64)
-    first.add_rate(4, 3.0, 64)
-    first.add_rate(8, 0.0, 64)
+    first.add_rate(4, 2.0)
+    first.add_rate(4, 3.0)
+    first.add_rate(8, 0.0)
     history = make(log)
     history.restore(8, first.arrays())
     assert log.points == [(4, {"throughput/examples_per_second": 128.0, "throughput/step_ms": 500.0})]
-    history.add_rate(9, 4.0, 64)
-    assert [step for step, *_ in history.rates] == [4, 9]
+    history.add_rate(9, 4.0)
+    assert [step for step, *_ in history.past.rates] == [4, 9]
 
 
 def test_epoch_means_are_over_the_steps_of_the_epoch_alone() -> None:
     history = make(Log())
-    assert all(math.isnan(mean) for mean in history.epoch_means())
+    assert all(math.isnan(mean) for mean in history.epoch_means().values())
     history.add(0, Call([1.0, 3.0, 5.0]))
     history.drain()
-    assert history.epoch_means() == (3.0, pytest.approx(0.03))
+    assert history.epoch_means() == {"loss": 3.0, "accuracy": pytest.approx(0.03)}
     history.start_epoch()
     history.add(3, Call([10.0]))
     history.add(4, Call([20.0]))
-    assert history.epoch_means()[0] == 10.0  # of the calls read so far
+    assert history.epoch_means()["loss"] == 10.0  # of the calls read so far
     history.drain()
-    assert history.epoch_means()[0] == 15.0
+    assert history.epoch_means()["loss"] == 15.0
 
 
 def test_an_evaluation_is_logged_at_its_step_and_kept() -> None:
     log = Log()
     history = make(log)
-    metrics = EvalMetrics(0.5, 0.9, 10, np.zeros((2, 2), np.int64))
-    history.add_evaluation(30, metrics)
-    assert log.points == [(30, {"eval/loss": 0.5, "eval/accuracy": 0.9})]
-    assert history.evaluations == [(30, metrics)]
+    evaluation = Evaluation({"loss": 0.5, "top_5": 0.9}, 10, {}, np.zeros((10, 2), np.float32))
+    history.add_evaluation(30, evaluation)
+    assert log.points == [(30, {"eval/loss": 0.5, "eval/top_5": 0.9})]
+    assert history.evaluations == [(30, evaluation)]
+    history.add_evaluation(60, evaluation)
+    assert [len(one.outputs) for _, one in history.evaluations] == [0, 10], "only the last keeps its outputs"
+
+
+def test_a_point_weighs_steps_by_their_examples() -> None:
+    @dataclass
+    class Uneven:
+        def read(self) -> StepMetrics:
+            return StepMetrics(
+                {"loss": np.array([64.0, 4.0]), "accuracy": np.array([0.0, 1.0])}, np.array([64.0, 1.0])
+            )
+
+    log = Log()
+    history = make(log, 2)
+    history.add(0, Uneven())
+    history.drain()
+    assert log.losses == [(2, 68.0 / 65.0)]
+    assert history.epoch_means() == {"loss": 68.0 / 65.0, "accuracy": 1.0 / 65.0}
+
+
+def filled() -> History:
+    """Returns a history of 7 steps in windows of 2, with an evaluation, a rate and a return."""
+    history = make(Log(), 2, on_nan="restore")
+    feed(history, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [7])
+    history.drain()
+    history.add_evaluation(4, Evaluation({"loss": 0.5, "accuracy": 0.25, "top_5": 1.0}, 9, {}, np.zeros(0)))
+    history.add_rate(6, 2.0)
+    history.past.restores.append(Restore(3, 2, 0.5))
+    return history
+
+
+def test_the_arrays_of_a_run_that_has_not_evaluated_yet_pass() -> None:
+    history = make(Log())
+    check_arrays(0, history.arrays())
+    feed(history, [1.0], [1])
+    history.drain()
+    check_arrays(1, history.arrays())
+
+
+def test_arrays_name_their_metrics_and_give_the_same_past_back() -> None:
+    history = filled()
+    arrays = history.arrays()
+    check_arrays(7, arrays)
+    assert {"train/accuracy", "open/loss", "epoch/loss", "evaluations/top_5"} <= set(arrays)
+    again = to_arrays(from_arrays(arrays))
+    assert set(again) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def without(*names: str) -> Callable[[dict[str, np.ndarray]], object]:
+    return lambda arrays: [arrays.pop(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without("train"),
+        without("open/accuracy"),
+        without("train/loss", "open/loss", "epoch/loss"),
+        without("evaluations/loss"),
+        lambda arrays: arrays.update(more=np.zeros(1)),
+        lambda arrays: arrays.update({"train/loss": arrays["train/loss"][:-1]}),
+        lambda arrays: arrays.update({"train/loss": arrays["train/loss"].astype(np.float32)}),
+        lambda arrays: arrays.update({"train/loss": arrays["train/loss"][:, None]}),
+        lambda arrays: arrays.update(epoch=np.zeros(2)),
+        lambda arrays: arrays.update(epoch=np.array([-1.0])),
+        lambda arrays: arrays.update(train=arrays["train"] + 100),
+        lambda arrays: arrays.update(train=arrays["train"] + 0.5),
+        lambda arrays: arrays.update(train=arrays["train"][::-1].copy()),
+        lambda arrays: arrays.update(rates=arrays["rates"][:, :2]),
+        lambda arrays: arrays.update(evaluations=np.array([[4.0, np.inf]])),
+        lambda arrays: arrays.update(restores=np.full((1, 3), np.nan)),
+    ],
+)
+def test_arrays_that_no_run_wrote_are_refused(damage: Callable[[dict[str, np.ndarray]], object]) -> None:
+    arrays = filled().arrays()
+    damage(arrays)
+    with pytest.raises(ValueError, match=r"its history must|of its history"):
+        check_arrays(7, arrays)
+
+
+def test_the_arrays_of_format_1_tell_the_same_past() -> None:
+    history = make(Log(), 2)
+    feed(history, [1.0, 2.0, 3.0], [3])
+    history.drain()
+    before = {
+        "train": np.array([[2.0, 1.5, 0.015]]),
+        "open": np.array([[3.0, 0.03]]),
+        "epoch": np.array([3.0, 6.0, 0.06]),
+        "evaluations": np.array([[2.0, 0.5, 0.25, 9.0]]),
+        "confusion": np.eye(2, dtype=np.int64),
+    }
+    check_arrays(3, before)
+    past = from_arrays(before, batch_size=64)
+    assert past.train == [(2, {"loss": 1.5, "accuracy": pytest.approx(0.015)})]
+    assert past.evaluations[0][1].metrics == {"loss": 0.5, "accuracy": 0.25}
+    assert past.evaluations[0][1].examples == 9
+    for found, expected in ((past.open[0], history.past.open[0]), (past.epoch, history.past.epoch)):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+    with pytest.raises(ValueError, match="train of its history has another form"):
+        check_arrays(3, before | {"train": np.zeros((1, 4))})

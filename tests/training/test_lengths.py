@@ -17,12 +17,12 @@ from runner.config.schema import (
     ScheduleConfig,
     TrainerConfig,
 )
-from runner.data import Split
+from runner.data.base import ArraySource, ArraySpec
 from runner.training import lengths
 
 
 def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: Any) -> RunConfig:
-    layout = LayoutConfig(inputs={"image": ["batch", None, None, None], "label": ["batch"]})
+    layout = LayoutConfig(inputs={"image": ["batch", None, None, None]})
     return RunConfig(
         mesh=MeshConfig({"batch": devices}),
         layout=layout,
@@ -31,10 +31,10 @@ def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: A
     )
 
 
-def wide(examples: int, size: int) -> Split:
+def wide(examples: int, size: int) -> ArraySource:
     """Returns a split whose images are large and take no memory."""
     images = np.broadcast_to(np.zeros((), np.uint8), (examples, size, size, 3))
-    return Split(images, np.zeros(examples, np.int32))
+    return ArraySource({"image": images}, {"image": ArraySpec((size, size, 3), "uint8")})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_rate_past_pythons_own_numbers_is_refused_too() -> None:
         ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
     ],
 )
-def test_images_that_are_made_ready_take_4_gib_at_most(
+def test_examples_that_are_made_ready_take_4_gib_at_most(
     trainer: dict[str, Any], dataset: dict[str, Any], refused: str | None
 ) -> None:
     made, split = config(batch_size=16, trainer=trainer, **dataset), wide(100_000, 1000)
@@ -106,3 +106,14 @@ def test_steps_to_verify_take_4_gib_at_most() -> None:
     made.verify.steps = 2**30
     with pytest.raises(ConfigError, match=r"verify\.steps=1073741824 is refused: at most 89,"):
         lengths.check_verified(made, wide(100, 1000))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "wanted"), [({}, 12), ({"image": ["rows", None]}, 12), ({"image": ["model", None]}, 10)]
+)
+def test_an_evaluations_batch_is_a_multiple_of_the_axis_that_splits_examples(
+    inputs: dict[str, list[str | None]], wanted: int
+) -> None:
+    made = config(batch_size=8)
+    made.mesh.axes, made.layout.inputs = {"batch": 4, "rows": 4, "model": 2}, inputs
+    assert lengths.eval_batch_size(made, 10) == wanted

@@ -6,16 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import EarlyStoppingConfig
-from runner.engine.base import EvalMetrics
-from runner.training.stopping import reason
+from runner.task.base import Evaluation
+from runner.training.stopping import best, objective, reason
 
 NAN = float("nan")
 
 
-def evaluations(values: list[float]) -> list[tuple[int, EvalMetrics]]:
-    """Returns evaluations every ten steps, whose loss and accuracy are both the value."""
-    empty = np.zeros((0, 0), np.int64)
-    return [(10 * (i + 1), EvalMetrics(value, value, 1, empty)) for i, value in enumerate(values)]
+DIRECTIONS = {"loss": "minimize", "accuracy": "maximize", "mae": "minimize"}
+
+
+def evaluations(values: list[float]) -> list[tuple[int, Evaluation]]:
+    """Returns evaluations every ten steps, whose metrics are all the value."""
+    none = np.zeros(0, np.float32)
+    return [(10 * (i + 1), Evaluation(dict.fromkeys(DIRECTIONS, v), 1, {}, none)) for i, v in enumerate(values)]
+
+
+def ends(config: EarlyStoppingConfig, values: list[float]) -> str | None:
+    return reason(config, objective(config.metric, DIRECTIONS), evaluations(values))
 
 
 @pytest.mark.parametrize(
@@ -32,18 +39,20 @@ def evaluations(values: list[float]) -> list[tuple[int, EvalMetrics]]:
         ("eval/loss", 1, 0.0, [0.5, 0.6], True),
         ("eval/loss", 2, 0.0, [NAN, NAN], True),
         ("eval/loss", 2, 0.0, [0.5, NAN, 0.4], False),
+        ("eval/mae", 1, 0.0, [5.0, 4.0], False),
+        ("eval/mae", 1, 0.0, [4.0, 5.0], True),
     ],
 )
 def test_a_run_ends_after_patience_evaluations_that_are_no_better(
     metric: str | None, patience: int, delta: float, values: list[float], stops: bool
 ) -> None:
     config = EarlyStoppingConfig(metric, patience, delta)
-    assert (reason(config, evaluations(values)) is not None) is stops
+    assert (ends(config, values) is not None) is stops
 
 
 def test_the_reason_names_the_best_value_and_its_step() -> None:
     config = EarlyStoppingConfig("eval/accuracy", 2, 0.001)
-    assert reason(config, evaluations([0.5, 0.9123, 0.9, 0.9])) == (
+    assert ends(config, [0.5, 0.9123, 0.9, 0.9]) == (
         "early stopping: eval/accuracy was best with 0.9123 at step 20, and the last 2 evaluations did not improve on "
         "it by more than 0.001"
     )
@@ -52,5 +61,17 @@ def test_the_reason_names_the_best_value_and_its_step() -> None:
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(1, 4))
 def test_a_run_that_went_on_is_not_ended_by_what_came_before(values: list[float], patience: int) -> None:
     config = EarlyStoppingConfig("eval/loss", patience)
-    ended = [reason(config, evaluations(values[:count])) is not None for count in range(len(values) + 1)]
+    ended = [ends(config, values[:count]) is not None for count in range(len(values) + 1)]
     assert ended == sorted(ended), "once it has ended, more evaluations don't make it go on"
+
+
+@pytest.mark.parametrize(("metric", "step"), [("eval/accuracy", 20), ("eval/mae", 10)])
+def test_the_best_evaluation_is_the_first_of_those_that_are_best_in_the_metrics_direction(
+    metric: str, step: int
+) -> None:
+    goal = objective(metric, DIRECTIONS)
+    assert goal is not None
+    found = best(goal, evaluations([0.1, 0.9, NAN, 0.9, 0.1]))
+    assert found is not None
+    assert found[0] == step
+    assert best(goal, evaluations([NAN])) is None

@@ -13,8 +13,8 @@ from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.storage import Checkpoint, Content
-from tests.training import test_loop
 from tests.numpy_engine import NumpyEngine
+from tests.training import test_loop
 from tests.training.checkpoint import test_resumed_loop as resumed
 
 FULL = OSError(28, "No space left on device")
