@@ -18,7 +18,7 @@ import struct
 import subprocess
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ Request = Mapping[str, Any]
 
 def preload(library: str) -> None:
     """Imports a library as the product does, and what runs import beside it; the other library stays away."""
-    from runner.engine import libraries
+    from runner.engine import libraries, registry
     from runner.tracking import mlflow_import
 
     for name in _BESIDE[:2]:
@@ -57,16 +57,17 @@ def preload(library: str) -> None:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)
 
-    def refuse() -> None:
-        raise RuntimeError(f"this process was forked of one with {library}; name the library that the program imports")
-
-    if library == forks.JAX:
-        libraries.load_keras()
-        libraries.load_tensorflow = refuse
-    else:
-        libraries.load_tensorflow()
+    entry, load = registry.ENGINES["jax" if library == forks.JAX else "keras_dtensor"], libraries.load
+    load(entry.libraries, without=entry.hidden)
+    if library != forks.JAX:
         importlib.import_module("mlflow.tensorflow")
-        libraries.load_keras = refuse
+
+    def load_same(names: Sequence[str], *, without: Sequence[str]) -> None:
+        if tuple(names) != entry.libraries:
+            raise RuntimeError(f"this process was forked of one with {library}; name the library that it imports")
+        load(names, without=without)
+
+    libraries.load = load_same
 
 
 def serve(connection: socket.socket) -> Request:

@@ -65,7 +65,7 @@ def step_of(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.Step:
     held, arrays = engine.variables(), input_specs(config.layout, data.arrays, config.mesh.axes)
     return estimate.Step(
         placements=engine.placements,
-        trained=set(engine.trained),
+        trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
         axes=config.mesh.axes,
         inputs={name: arrays[name] for name in data.task.input_names},
