@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from runner.engine.base import ProgramCost
 
 FORMAT = 1  # of plan.json
-Source = Literal["counted", "estimated"]
+Basis = Literal["counted", "estimated"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LayerPlan:
     Attributes:
       layer: canonical path.
       kind: the layer's class.
-      shape: of the whole output for one global batch, or for one of the parts that it is computed in.
+      shape: of the whole output for one global batch, or for one micro-batch.
       spec: how the output is taken to be split.
       bytes_per_device: of the output's part on one device.
       flops_per_device: floating-point operations of one training step on one device.
@@ -76,7 +76,7 @@ class Total:
 
     bytes: int
     bytes_per_device: int
-    source: Source
+    source: Basis
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,6 @@ class Plan:
             "plan/flops_per_device": float(self.flops_per_device),
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Returns what plan.json holds."""
         return {"format": FORMAT, **asdict(self), "flops_per_device": self.flops_per_device}

@@ -19,8 +19,8 @@ _PRODUCT = 2  # a multiplication and an addition
 
 
 @dataclass(frozen=True)
-class Step:
-    """What the estimates are made of.
+class PlacedModel:
+    """A model's variables and layers as they lie on a mesh: what the estimates are made of.
 
     Attributes:
       placements: canonical path to placement.
@@ -126,19 +126,19 @@ def features(output: LayerOutput, kernel: Placement) -> int:
     return 2 if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind else 1
 
 
-def input_of(step: Step, taken: LayerInput) -> Spec | None:
+def input_of(model: PlacedModel, taken: LayerInput) -> Spec | None:
     """Returns the spec of the model's input that a layer takes; None where it takes something else."""
     if taken.layer == INPUTS:
-        return next(iter(step.inputs.values()))
+        return next(iter(model.inputs.values()))
     prefix, _, name = taken.layer.partition("/")
-    return step.inputs.get(name) if prefix == INPUTS else None
+    return model.inputs.get(name) if prefix == INPUTS else None
 
 
-def inner_spec(step: Step, output: LayerOutput) -> Spec | None:
+def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
     """Returns how the dims of an output between the first and the last are split.
 
     Args:
-      step: what the estimates are made of.
+      model: what the estimates are made of.
       output: of a layer.
 
     Returns:
@@ -147,69 +147,69 @@ def inner_spec(step: Step, output: LayerOutput) -> Spec | None:
     """
     rank = len(output.shape)
     taken = output.inputs[0] if output.inputs else LayerInput("", ())
-    spec = input_of(step, taken)
+    spec = input_of(model, taken)
     if spec is not None:
         return spec[1:-1] if len(spec) == rank else None
-    if taken.layer in step.by_layer:
-        before = step.by_layer[taken.layer]
-        return inner_spec(step, before) if len(before.shape) == rank else None
+    if taken.layer in model.by_layer:
+        before = model.by_layer[taken.layer]
+        return inner_spec(model, before) if len(before.shape) == rank else None
     if "Dense" in output.kind or "Attention" in output.kind:
         return None
     # The engine does not tell what the layer takes: an input of the same rank, where there is one.
-    return next((spec[1:-1] for spec in step.inputs.values() if 2 < rank == len(spec)), None)
+    return next((spec[1:-1] for spec in model.inputs.values() if 2 < rank == len(spec)), None)
 
 
-def output_spec(step: Step, output: LayerOutput) -> Spec:
+def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     """Returns how a layer's output is split: columns as its kernel's, all else as its input's."""
     taken, rank = output.inputs[:1], len(output.shape)
-    kernels = step.kernels(output.layer)
-    if not kernels and taken and taken[0].shape == output.shape and taken[0].layer in step.by_layer:
-        return output_spec(step, step.by_layer[taken[0].layer])
-    spec: list[str | None] = [step.batch_axis, *[None] * (rank - 1)]
-    spec[1:-1] = inner_spec(step, output) or spec[1:-1]
+    kernels = model.kernels(output.layer)
+    if not kernels and taken and taken[0].shape == output.shape and taken[0].layer in model.by_layer:
+        return output_spec(model, model.by_layer[taken[0].layer])
+    spec: list[str | None] = [model.batch_axis, *[None] * (rank - 1)]
+    spec[1:-1] = inner_spec(model, output) or spec[1:-1]
     for kernel in kernels:
         count = features(output, kernel)
-        spec[-count:] = step.used_spec(kernel)[-count:]
-    return step.fitting(output.shape, spec)
+        spec[-count:] = model.used_spec(kernel)[-count:]
+    return model.fitting(output.shape, spec)
 
 
-def output_bytes(step: Step, output: LayerOutput, width: int) -> int:
+def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
     """Returns what one device holds of a layer's output, at `width` bytes a number."""
-    return math.prod(output.shape) * width // step.shards(output_spec(step, output))
+    return math.prod(output.shape) * width // model.shards(output_spec(model, output))
 
 
-def flops(step: Step, output: LayerOutput) -> int:
-    """Returns a device's operations in a layer for one training step.
+def flops(model: PlacedModel, output: LayerOutput) -> int:
+    """Returns a device's operations in a layer for one training model.
 
     Two an entry of a kernel and a position of the output (a multiplication and an addition), for the output, for the
     kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalisation and
     additions are left out.
     """
-    products = 3 if step.is_trained_before(output) else 2
+    products = 3 if model.is_trained_before(output) else 2
     total = 0
-    for kernel in step.kernels(output.layer):
+    for kernel in model.kernels(output.layer):
         count = features(output, kernel)
-        split = output_spec(step, output)[:1] if kernel.path in step.whole else output_spec(step, output)[:-count]
-        positions = math.prod(output.shape[:-count]) // step.shards(axis for axis in split if axis in step.data_axes)
-        total += products * _PRODUCT * math.prod(step.used_shape(kernel)) * positions
-    inner = step.inner_kernels(output.layer)
-    tokens = math.prod(output.shape[:-1]) // step.shards(output_spec(step, output)[:-1])
-    total += sum(products * _PRODUCT * math.prod(step.used_shape(kernel)) * tokens for kernel in inner)
-    return total + _attention(step, output, inner)
+        split = output_spec(model, output)[:1] if kernel.path in model.whole else output_spec(model, output)[:-count]
+        positions = math.prod(output.shape[:-count]) // model.shards(axis for axis in split if axis in model.data_axes)
+        total += products * _PRODUCT * math.prod(model.used_shape(kernel)) * positions
+    inner = model.inner_kernels(output.layer)
+    tokens = math.prod(output.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
+    total += sum(products * _PRODUCT * math.prod(model.used_shape(kernel)) * tokens for kernel in inner)
+    return total + _attention(model, output, inner)
 
 
-def _attention(step: Step, output: LayerOutput, inner: Sequence[Placement]) -> int:
+def _attention(model: PlacedModel, output: LayerOutput, inner: Sequence[Placement]) -> int:
     """Returns the operations of scores and of their product with the values, forward and both gradients.
 
     Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), or of a stock attention layer.
     """
     shapes = [taken.shape for taken in output.inputs]
-    if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and inner_spec(step, output) is None:
-        (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], step.shards(output_spec(step, output))
+    if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and inner_spec(model, output) is None:
+        (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], model.shards(output_spec(model, output))
     elif "Attention" in output.kind and shapes and (held := next((k for k in inner if len(k.shape) == 3), None)):
         queries, keys = shapes[0][1], shapes[-1][1]
         heads, size = held.shape[1:]
-        devices = step.shards(output_spec(step, output)[:1]) * step.shards(step.used_spec(held))
+        devices = model.shards(output_spec(model, output)[:1]) * model.shards(model.used_spec(held))
     else:
         return 0
     return 2 * 3 * _PRODUCT * output.shape[0] * heads * queries * keys * size // devices

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner import layout
 from runner.config.schema import RunConfig
-from runner.engine.base import Collective, CountsCost, DataSpec, Engine, VariableInfo
+from runner.engine.base import Collective, CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
 from runner.layout.inputs import input_specs
 from runner.optim.paths import owner_of
 from runner.plan import estimate
@@ -31,20 +31,21 @@ def make_plan(
       choices: group to option, as Hydra composed them.
       places: where each of the layout's rules is written.
     """
-    held, step, parts = engine.variables(), step_of(config, engine, data), config.trainer.accumulate_steps
-    model = {path: held[path] for path in engine.placements}
-    slots = {path: info for path, info in held.items() if path not in model}
+    held, model = engine.variables(), placed_model(config, engine, data)
+    own = {path: held[path] for path in engine.placements}
+    slots = {path: info for path, info in held.items() if path not in own}
+    microbatches = config.trainer.accumulate_steps
     moved = engine.collectives()
-    layers = tuple(_layer(step, index, parts) for index in range(len(step.outputs)))
+    layers = tuple(_layer(model, output, microbatches) for output in model.outputs)
     at = rates(config.plan, config.mesh)
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
         axes=dict(config.mesh.axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(_variable(step, path, info, slots, moved, places) for path, info in model.items()),
+        variables=tuple(_variable(model, path, info, slots, moved, places) for path, info in own.items()),
         layers=layers,
-        totals=_totals(step, model, slots, layers, sums=parts > 1),
+        totals=_totals(model, own, slots, layers, sums=microbatches > 1),
         traffic=traffic(moved, config.mesh.axes, at),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
@@ -54,7 +55,7 @@ def make_plan(
     )
 
 
-def step_of(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.Step:
+def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
     """Returns what the estimates are made of.
 
     Args:
@@ -63,7 +64,7 @@ def step_of(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.Step:
       data: what the engine is built for.
     """
     held, arrays = engine.variables(), input_specs(config.layout, data.arrays, config.mesh.axes)
-    return estimate.Step(
+    return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
@@ -86,14 +87,14 @@ def _proposed(config: RunConfig, engine: Engine) -> str:
 
 
 def _variable(
-    step: estimate.Step,
+    model: estimate.PlacedModel,
     path: str,
     info: VariableInfo,
     slots: Mapping[str, VariableInfo],
     moved: Sequence[Collective],
     places: Sequence[str],
 ) -> VariablePlan:
-    placement = step.placements[path]
+    placement = model.placements[path]
     rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else _AUTO
     own = [each for each in moved if each.origin == path]
     return VariablePlan(
@@ -102,7 +103,7 @@ def _variable(
         dtype=info.dtype,
         rule=rule,
         spec=info.spec,
-        trained=path in step.trained,
+        trained=path in model.trained,
         bytes=_whole(info),
         bytes_per_device=info.bytes_per_device,
         slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if owner_of(name) == path),
@@ -115,17 +116,16 @@ def _whole(info: VariableInfo) -> int:
     return math.prod(info.shape) * np.dtype(info.dtype).itemsize
 
 
-def _layer(step: estimate.Step, index: int, parts: int) -> LayerPlan:
-    """Returns what a layer takes; it is called once for each of the parts that a batch is computed in."""
-    output = step.outputs[index]
-    size = estimate.output_bytes(step, output, np.dtype(output.dtype).itemsize)
-    spec = estimate.output_spec(step, output)
-    return LayerPlan(output.layer, output.kind, output.shape, spec, size, parts * estimate.flops(step, output))
+def _layer(model: estimate.PlacedModel, output: LayerOutput, microbatches: int) -> LayerPlan:
+    """Returns what a layer takes; it is called once for each micro-batch of a step."""
+    size = estimate.output_bytes(model, output, np.dtype(output.dtype).itemsize)
+    flops = microbatches * estimate.flops(model, output)
+    return LayerPlan(output.layer, output.kind, output.shape, estimate.output_spec(model, output), size, flops)
 
 
 def _totals(
-    step: estimate.Step,
-    model: Mapping[str, VariableInfo],
+    model: estimate.PlacedModel,
+    own: Mapping[str, VariableInfo],
     slots: Mapping[str, VariableInfo],
     layers: Sequence[LayerPlan],
     *,
@@ -133,15 +133,15 @@ def _totals(
 ) -> dict[str, Total]:
     """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored.
 
-    With `sums` the gradients of a batch's parts are added up in arrays that lie as the variables do.
+    With `sums` the gradients of a step's micro-batches are added up in arrays that lie as the variables do.
     """
-    used = {path: math.prod(step.used_shape(step.placements[path])) * step.width[path] for path in step.trained}
-    whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in step.outputs)
+    used = {path: math.prod(model.used_shape(model.placements[path])) * model.width[path] for path in model.trained}
+    whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in model.outputs)
     return {
-        "parameters": _held(model.values()),
+        "parameters": _held(own.values()),
         "gradients": Total(
-            sum(_whole(model[path]) for path in used) * (2 if sums else 1),
-            sum(used.values()) + sum(model[path].bytes_per_device for path in used if sums),
+            sum(_whole(own[path]) for path in used) * (2 if sums else 1),
+            sum(used.values()) + sum(own[path].bytes_per_device for path in used if sums),
             "estimated",
         ),
         "slots": _held(slots.values()),

@@ -11,11 +11,11 @@ from runner.engine.base import LayerOutput
 from runner.host import paths
 from runner.layout import Placement
 from runner.plan.base import LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
-from runner.plan.estimate import Step
+from runner.plan.estimate import PlacedModel
 from tests.engine import cases as engines
 
 BATCH = 128
-IMAGE = ("batch", None, None, None)
+INPUTS = {"image": ("batch", None, None, None)}
 COLUMN_ROW = [["d1/kernel", [None, "model"]], ["d1/bias", ["model"]], ["d2/kernel", ["model", None]]]
 LAYOUTS: dict[str, tuple[dict[str, int], list[Any]]] = {
     "replicated": ({"batch": 8}, []),
@@ -68,14 +68,14 @@ def config(model: str, mesh: str, preset: str) -> RunConfig:
     return made
 
 
-def step(axes: dict[str, int], rules: list[Any]) -> Step:
+def placed(axes: dict[str, int], rules: list[Any]) -> PlacedModel:
     """Returns what the estimates take, for the MLP."""
     specs = {match: tuple(spec) for match, spec in rules}
     placements = {
         path: Placement(path, shape, specs.get(path, (None,) * len(shape)), None) for path, shape in _SHAPES.items()
     }
     outputs = [LayerOutput("d1", "Dense", (BATCH, 128), "float32"), LayerOutput("d2", "Dense", (BATCH, 10), "float32")]
-    return Step(placements, set(placements), outputs, axes, IMAGE, dict.fromkeys(placements, 4))
+    return PlacedModel(placements, set(placements), outputs, axes, INPUTS, dict.fromkeys(placements, 4))
 
 
 def plan(count: int = 4, **changes: Any) -> Plan:
@@ -92,7 +92,6 @@ def plan(count: int = 4, **changes: Any) -> Plan:
             bytes_per_device=1179648,
             slot_bytes_per_device=2359296,
             moved_bytes=1179648,
-            moved_source="counted",
         )
         for index in range(count)
     )
@@ -105,8 +104,8 @@ def plan(count: int = 4, **changes: Any) -> Plan:
         "layers": (LayerPlan("encoder/block_0/mlp", "Dense", (128, 64, 64), ("batch", None, None), 524288, 7),),
         "totals": {key: Total(4096, 1024, "counted") for key in ("parameters", "gradients", "slots", "activations")},
         "traffic": (
-            Traffic("all_reduce", "model", "forward", 2, 1000, 0.001, "counted"),
-            Traffic("all_reduce", "batch", "backward", 1, 500, 0.002, "counted"),
+            Traffic("all_reduce", "model", "forward", 2, 1000, 0.001),
+            Traffic("all_reduce", "batch", "backward", 1, 500, 0.002),
         ),
         "rates": Rates("gpu", 300.0, 19500.0, "an A100's data sheet"),
         "compute_seconds": 0.004,

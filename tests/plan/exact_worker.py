@@ -10,16 +10,15 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.engine import make_engine
-from runner.engine.base import DataSpec
-from runner.engine.dtensor import program
-from runner.plan import estimate, moved
+from runner.engine.dtensor import private
+from runner.plan import estimate
 from runner.plan.command import compile_step
-from runner.plan.make import step_of
+from runner.plan.make import placed_model
 from tests.engine import cases as engines
-from tests.plan import cases
+from tests.plan import cases, moved
 from tests.plan.products import operations
 
-DATA = DataSpec(engines.INPUT_SHAPE, engines.CLASSES)
+DATA = engines.data()
 
 
 def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
@@ -28,16 +27,16 @@ def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
     config.engine.combine_all_reduces = False  # merged ones carry padding
     engine = make_engine(config, DATA, 1, planning=True)
     engine.build()
-    before = program.function_names()
+    before = private.function_names()
     compile_step(engine, DATA, config.dataset.batch_size, 1)
-    (body,) = [name for name in program.function_names() - before if name.endswith("_body")]
-    step = step_of(config, engine)
+    (body,) = [name for name in private.function_names() - before if name.endswith("_body")]
+    placed = placed_model(config, engine, DATA)
     return {
         "counted": [asdict(each) for each in engine.collectives()],
-        "estimated": [asdict(each) for each in moved.collectives(step)],
+        "estimated": [asdict(each) for each in moved.collectives(placed)],
         "variables": list(engine.placements),
         "operations": operations(body),
-        "estimated_operations": sum(estimate.flops(step, output) for output in step.outputs),
+        "estimated_operations": sum(estimate.flops(placed, output) for output in placed.outputs),
     }
 
 

@@ -1,4 +1,4 @@
-"""What a step communicates on DTensor, reckoned from shapes alone: what the count in its program is held against.
+"""What a step communicates on DTensor, reckoned from shapes alone: the count in its program is held against it.
 
 The rules: a data axis splits the batch (or an image's height or width), so that gradients are summed over it; a
 kernel's rows split over another axis leave partial sums of the outputs, its columns partial sums of the inputs'
@@ -12,142 +12,162 @@ from __future__ import annotations
 import collections as containers
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from runner.engine.base import Collective, LayerInput, LayerOutput
-from runner.layout import Placement
-from runner.plan.estimate import Step, features, input_spec, makes_images, output_bytes, output_spec
+from runner.layout import Placement, Spec
+from runner.plan.estimate import PlacedModel, features, inner_spec, input_of, output_bytes, output_spec
 
 _MOMENTS = 2  # of a batch: mean and variance; backward as many sums, one for each
 
 
-def collectives(step: Step) -> list[Collective]:
+def joined(model: PlacedModel, axes: Iterable[str | None]) -> str:
+    """Names axes in the mesh's order, those of one device left out, joined by `+`."""
+    chosen = set(axes)
+    return "+".join(axis for axis, size in model.axes.items() if axis in chosen and size > 1)
+
+
+def input_spec(model: PlacedModel, taken: LayerInput) -> Spec:
+    """Returns how what a layer takes is split."""
+    if taken.layer in model.by_layer:
+        return output_spec(model, model.by_layer[taken.layer])
+    alike = (spec for spec in model.inputs.values() if len(spec) == len(taken.shape))
+    spec = input_of(model, taken) or next(alike, (model.batch_axis, *[None] * (len(taken.shape) - 1)))
+    return model.fitting(taken.shape, spec)
+
+
+def collectives(model: PlacedModel) -> list[Collective]:
     """Returns what one training step communicates, each tensor by itself (a framework may merge some)."""
     found: list[Collective] = []
-    twins = _twins(step)
-    for path, held in step.placements.items():
-        found += _of_variable(step, held, step.by_layer.get(path.rpartition("/")[0]), is_twin=path in twins)
+    twins = _twins(model)
+    for path, held in model.placements.items():
+        found += _of_variable(model, held, model.by_layer.get(path.rpartition("/")[0]), is_twin=path in twins)
     summed, gathered = set[tuple[LayerInput, ...]](), set[tuple[LayerInput, ...]]()
     before: tuple[int, ...] = ()
-    for output in step.outputs:
-        for kernel in step.kernels(output.layer):
-            if kernel.path in step.whole:
+    for output in model.outputs:
+        for kernel in model.kernels(output.layer):
+            if kernel.path in model.whole:
                 continue
-            found += _of_rows(step, kernel, output)
+            found += _of_rows(model, kernel, output)
             # Layers that take one input, as query, key and value do, add its gradients before they are summed.
             known = bool(output.inputs) and all(taken.layer for taken in output.inputs)
             alike = output.inputs in summed if known else len(before) == 3 and kernel.shape == before
             summed.add(output.inputs)
             before = kernel.shape
-            found += [] if alike else _of_columns(step, kernel, output)
-        found += _of_whole_images(step, output, gathered)
-        found += _of_statistics(step, output)
-        found += _of_means(step, output)
-        found += _of_tokens(step, output)
+            found += [] if alike else _of_columns(model, kernel, output)
+        found += _of_whole_images(model, output, gathered)
+        found += _of_statistics(model, output)
+        found += _of_means(model, output)
+        found += _of_tokens(model, output)
     return found
 
 
 def _each(kind: str, axis: str, phase: str, origin: str, size: int) -> Iterator[Collective]:
     """Yields a collective, unless no device has a partner."""
     if axis:
-        yield Collective(kind, axis, phase, origin, 1, size, counted=False)
+        yield Collective(kind, axis, phase, origin, 1, size)
 
 
-def _of_variable(step: Step, held: Placement, output: LayerOutput | None, *, is_twin: bool) -> Iterator[Collective]:
+def _of_variable(
+    model: PlacedModel, held: Placement, output: LayerOutput | None, *, is_twin: bool
+) -> Iterator[Collective]:
     """The gathering of a variable stored in parts, and the sum of its gradient."""
-    size = math.prod(step.used_shape(held)) * step.width[held.path]
-    used = step.used_spec(held)
-    stored = step.joined(a for a, b in zip(held.spec, used, strict=True) if a != b)
+    size = math.prod(model.used_shape(held)) * model.width[held.path]
+    used = model.used_spec(held)
+    stored = joined(model, [a for a, b in zip(held.spec, used, strict=True) if a != b])
     yield from _each("all_gather", stored, "forward", held.path, size)
-    spec = output_spec(step, output) if output is not None else step.image[:1]
-    if output is not None and held in step.kernels(output.layer) and held.path in step.whole:
+    spec = output_spec(model, output) if output is not None else (model.batch_axis,)
+    if output is not None and held in model.kernels(output.layer) and held.path in model.whole:
         spec = spec[:1]  # of whole images, so that devices that differ in space alone find the same
-    if held.path in step.trained and not is_twin:
-        summed = step.joined(axis for axis in spec if axis in step.data_axes)
+    if held.path in model.trained and not is_twin:
+        summed = joined(model, [axis for axis in spec if axis in model.data_axes])
         yield from _each("all_reduce", summed, "backward", held.path, size)
 
 
-def _twins(step: Step) -> set[str]:
+def _twins(model: PlacedModel) -> set[str]:
     """Returns shifts whose gradient is that of a later one: what one addition takes has one gradient."""
-    taken = containers.Counter(each.layer for output in step.outputs for each in output.inputs)
-    order = {output.layer: index for index, output in enumerate(step.outputs)}
+    taken = containers.Counter(each.layer for output in model.outputs for each in output.inputs)
+    order = {output.layer: index for index, output in enumerate(model.outputs)}
     found = set[str]()
-    for addition in (output for output in step.outputs if output.kind == "Add"):
+    for addition in (output for output in model.outputs if output.kind == "Add"):
         alone = [each.layer for each in addition.inputs if taken[each.layer] == 1 and each.layer in order]
-        variables = [held for layer in sorted(alone, key=order.__getitem__) for held in step.variables(layer)]
-        shifts = [held for held in variables if held.path.endswith(("/bias", "/beta")) and held.path in step.trained]
+        variables = [held for layer in sorted(alone, key=order.__getitem__) for held in model.variables(layer)]
+        shifts = [held for held in variables if held.path.endswith(("/bias", "/beta")) and held.path in model.trained]
         found |= {a.path for a, b in itertools.pairwise(shifts) if a.shape == b.shape}
     return found
 
 
-def _of_rows(step: Step, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
+def _of_rows(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
     """The sum of partial outputs that split rows leave."""
-    rows = step.joined(step.used_spec(kernel)[: -features(output, kernel)])
-    yield from _each("all_reduce", rows, "forward", output.layer, output_bytes(step, output, step.width[kernel.path]))
+    rows = joined(model, model.used_spec(kernel)[: -features(output, kernel)])
+    size = output_bytes(model, output, model.width[kernel.path])
+    yield from _each("all_reduce", rows, "forward", output.layer, size)
 
 
-def _of_columns(step: Step, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
+def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> Iterator[Collective]:
     """The sum of partial input gradients that split columns leave."""
     count = features(output, kernel)
-    columns = step.joined(step.used_spec(kernel)[-count:])
-    if not columns or not step.is_trained_before(output):
+    columns = joined(model, model.used_spec(kernel)[-count:])
+    if not columns or not model.is_trained_before(output):
         return
-    positions = math.prod(output.shape[:-count]) // step.shards(output_spec(step, output)[:-count])
+    positions = math.prod(output.shape[:-count]) // model.shards(output_spec(model, output)[:-count])
     # A window's rows and columns are no dims of a convolution's input.
-    inputs = step.used_shape(kernel)[-2] if "Conv" in output.kind else math.prod(step.used_shape(kernel)[:-count])
-    yield from _each("all_reduce", columns, "backward", output.layer, positions * inputs * step.width[kernel.path])
+    inputs = model.used_shape(kernel)[-2] if "Conv" in output.kind else math.prod(model.used_shape(kernel)[:-count])
+    yield from _each("all_reduce", columns, "backward", output.layer, positions * inputs * model.width[kernel.path])
 
 
-def _of_whole_images(step: Step, output: LayerOutput, gathered: set[tuple[LayerInput, ...]]) -> Iterator[Collective]:
+def _of_whole_images(
+    model: PlacedModel, output: LayerOutput, gathered: set[tuple[LayerInput, ...]]
+) -> Iterator[Collective]:
     """The images that a convolution or a window puts together, once each, and the gradients of what it splits."""
     window = "Pooling2D" in output.kind and "Global" not in output.kind
-    convolution = any(kernel.path in step.whole for kernel in step.kernels(output.layer))
+    convolution = any(kernel.path in model.whole for kernel in model.kernels(output.layer))
     if not output.inputs or not (window or convolution):
         return
     width = np.dtype(output.dtype).itemsize
-    spec, taken = input_spec(step, output.inputs[0]), output.inputs[0]
+    spec, taken = input_spec(model, output.inputs[0]), output.inputs[0]
     if output.inputs not in gathered:
         gathered.add(output.inputs)
-        size = math.prod(taken.shape) // step.shards(spec[:1]) * width
-        yield from _each("all_gather", step.joined(spec[1:3]), "forward", output.layer, size)
-    if convolution or step.is_trained_before(output):
-        spec = output_spec(step, output)
-        size = math.prod(output.shape) // step.shards(spec[:1]) * width
-        yield from _each("all_gather", step.joined(spec[1:3]), "backward", output.layer, size)
+        size = math.prod(taken.shape) // model.shards(spec[:1]) * width
+        yield from _each("all_gather", joined(model, spec[1:3]), "forward", output.layer, size)
+    if convolution or model.is_trained_before(output):
+        spec = output_spec(model, output)
+        size = math.prod(output.shape) // model.shards(spec[:1]) * width
+        yield from _each("all_gather", joined(model, spec[1:3]), "backward", output.layer, size)
 
 
-def _of_statistics(step: Step, output: LayerOutput) -> Iterator[Collective]:
+def _of_statistics(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
     """The mean and variance of a batch, and the two sums that their gradients need; scale and shift may be these."""
     if output.kind != "BatchNormalization":
         return
-    axes, size = step.joined(output_spec(step, output)[:-1]), output.shape[-1] * np.dtype(output.dtype).itemsize
+    axes, size = joined(model, output_spec(model, output)[:-1]), output.shape[-1] * np.dtype(output.dtype).itemsize
     for _ in range(_MOMENTS):
         yield from _each("all_reduce", axes, "forward", output.layer, size)
-    trained = sum(held.path in step.trained for held in step.variables(output.layer))
+    trained = sum(held.path in model.trained for held in model.variables(output.layer))
     for _ in range(_MOMENTS - trained):
         yield from _each("all_reduce", axes, "backward", output.layer, size)
 
 
-def _of_means(step: Step, output: LayerOutput) -> Iterator[Collective]:
+def _of_means(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
     """The sum over devices that a mean over split height and width is."""
     if output.kind == "GlobalAveragePooling2D" and output.inputs:
-        space = step.joined(input_spec(step, output.inputs[0])[1:3])
-        size = output_bytes(step, output, np.dtype(output.dtype).itemsize)
+        space = joined(model, input_spec(model, output.inputs[0])[1:3])
+        size = output_bytes(model, output, np.dtype(output.dtype).itemsize)
         yield from _each("all_reduce", space, "forward", output.layer, size)
 
 
-def _of_tokens(step: Step, output: LayerOutput) -> Iterator[Collective]:
+def _of_tokens(model: PlacedModel, output: LayerOutput) -> Iterator[Collective]:
     """The images that are put together where tokens are made of them: along their width, then along their height."""
     taken = output.inputs[0] if output.inputs else LayerInput("", ())
     from_images = len(taken.shape) == 4 and (
-        taken.layer not in step.by_layer or makes_images(step, step.by_layer[taken.layer])
+        taken.layer not in model.by_layer or inner_spec(model, model.by_layer[taken.layer]) is not None
     )
-    if len(output.shape) != 3 or not from_images or step.variables(output.layer):
+    if len(output.shape) != 3 or not from_images or model.variables(output.layer):
         return
-    spec = list(input_spec(step, taken))
+    spec = list(input_spec(model, taken))
     for dim in (2, 1):
         axis, spec[dim] = spec[dim], None
-        size = math.prod(taken.shape) // step.shards(spec) * np.dtype(output.dtype).itemsize
-        yield from _each("all_gather", step.joined([axis]), "forward", output.layer, size)
+        size = math.prod(taken.shape) // model.shards(spec) * np.dtype(output.dtype).itemsize
+        yield from _each("all_gather", joined(model, [axis]), "forward", output.layer, size)

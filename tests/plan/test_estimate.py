@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.engine.base import IMAGES, Collective, LayerInput, LayerOutput
+from runner.engine.base import INPUTS, Collective, LayerInput, LayerOutput
 from runner.layout import Placement
-from runner.plan import estimate, moved
+from runner.plan import estimate
 from runner.plan.base import Rates
 from runner.plan.rates import ring_factor, traffic
-from tests.plan import cases
+from tests.plan import cases, moved
 
 
 def words(found: list[Collective]) -> set[tuple[str, str, str, str, int]]:
@@ -17,41 +17,40 @@ def words(found: list[Collective]) -> set[tuple[str, str, str, str, int]]:
 
 
 def test_replicated_variables_cost_one_all_reduce_of_each_gradient() -> None:
-    found = moved.collectives(cases.step(*cases.LAYOUTS["replicated"]))
+    found = moved.collectives(cases.placed(*cases.LAYOUTS["replicated"]))
     assert words(found) == {
         ("all_reduce", "batch", "backward", "d1/kernel", 784 * 128 * 4),
         ("all_reduce", "batch", "backward", "d1/bias", 512),
         ("all_reduce", "batch", "backward", "d2/kernel", 5120),
         ("all_reduce", "batch", "backward", "d2/bias", 40),
     }
-    assert not any(each.counted for each in found)
 
 
 def test_a_variable_stored_in_parts_over_a_data_axis_is_gathered_and_its_whole_gradient_reduced() -> None:
-    found = words(moved.collectives(cases.step(*cases.LAYOUTS["kernels_over_batch"])))
+    found = words(moved.collectives(cases.placed(*cases.LAYOUTS["kernels_over_batch"])))
     assert ("all_gather", "batch", "forward", "d1/kernel", 784 * 128 * 4) in found
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 128 * 4) in found
     assert len(found) == 6
 
 
 def test_split_columns_then_split_rows_cost_one_all_reduce_of_the_outputs() -> None:
-    found = words(moved.collectives(cases.step(*cases.LAYOUTS["column_row"])))
+    found = words(moved.collectives(cases.placed(*cases.LAYOUTS["column_row"])))
     assert {each for each in found if each[1] == "model"} == {("all_reduce", "model", "forward", "d2", 32 * 10 * 4)}
     assert ("all_reduce", "batch", "backward", "d1/kernel", 784 * 64 * 4) in found
 
 
 def test_split_columns_cost_an_all_reduce_of_the_input_gradient_but_for_the_first_layer() -> None:
-    step = cases.step({"batch": 4, "model": 2}, [["d1/kernel", [None, "model"]], ["d2/kernel", [None, "model"]]])
+    step = cases.placed({"batch": 4, "model": 2}, [["d1/kernel", [None, "model"]], ["d2/kernel", [None, "model"]]])
     between = {each for each in words(moved.collectives(step)) if each[1] == "model"}
     assert between == {("all_reduce", "model", "backward", "d2", 32 * 128 * 4)}
 
 
 def test_an_axis_of_one_device_costs_nothing() -> None:
-    found = words(moved.collectives(cases.step(*cases.LAYOUTS["one_device_of_batch"])))
+    found = words(moved.collectives(cases.placed(*cases.LAYOUTS["one_device_of_batch"])))
     assert found == {("all_reduce", "model", "forward", "d2", 128 * 10 * 4)}
 
 
-def attention(axes: dict[str, int]) -> estimate.Step:
+def attention(axes: dict[str, int]) -> estimate.PlacedModel:
     """Query, key, value and output of one attention layer over 16 tokens, heads split over `model`."""
     paths = {f"attention/{name}/kernel": ((32, 4, 8), (None, "model", None)) for name in ("query", "key", "value")}
     paths["attention/output/kernel"] = ((4, 8, 32), ("model", None, None))
@@ -60,7 +59,7 @@ def attention(axes: dict[str, int]) -> estimate.Step:
     heads = [LayerOutput(path.rpartition("/")[0], "EinsumDense", (64, 16, 4, 8), "float32") for path in paths][:3]
     outputs = [LayerOutput("embed", "Dense", (64, 16, 32), "float32"), *heads]
     outputs.append(LayerOutput("attention/output", "EinsumDense", (64, 16, 32), "float32"))
-    return estimate.Step(placements, set(placements), outputs, axes, cases.IMAGE, dict.fromkeys(placements, 4))
+    return estimate.PlacedModel(placements, set(placements), outputs, axes, cases.INPUTS, dict.fromkeys(placements, 4))
 
 
 def test_attention_sums_its_inputs_gradient_once_and_its_output_once() -> None:
@@ -81,9 +80,9 @@ def test_heads_split_the_work_of_attention() -> None:
 def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_height() -> None:
     kernel = Placement("c/kernel", (3, 3, 8, 16), (None,) * 4, None)
     output = LayerOutput("c", "Conv2D", (8, 28, 28, 16), "float32")
-    image = ("batch", "height", None, None)
+    inputs = {"image": ("batch", "height", None, None)}
     axes = {"batch": 2, "height": 2}
-    step = estimate.Step({kernel.path: kernel}, {kernel.path}, [output], axes, image, {kernel.path: 4})
+    step = estimate.PlacedModel({kernel.path: kernel}, {kernel.path}, [output], axes, inputs, {kernel.path: 4})
     assert estimate.output_spec(step, output) == ("batch", "height", None, None)
     # The first layer computes no gradient of its input.
     assert estimate.flops(step, output) == 2 * 2 * (3 * 3 * 8 * 16) * (8 * 28 * 28) // 4
@@ -93,20 +92,20 @@ def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_hei
 
 def step(
     outputs: list[LayerOutput], shapes: dict[str, tuple[int, ...]], image: tuple[str | None, ...]
-) -> estimate.Step:
+) -> estimate.PlacedModel:
     """Returns a step on a mesh of 2 x 2 whose convolutions read kernels whole; moving statistics are untrained."""
     placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in shapes.items()}
     trained = {path for path in shapes if "moving" not in path}
     whole = {path for path, shape in shapes.items() if len(shape) == 4}
     axes = {"batch": 2, "height": 2}
-    return estimate.Step(placements, trained, outputs, axes, image, dict.fromkeys(shapes, 4), whole)
+    return estimate.PlacedModel(placements, trained, outputs, axes, {"image": image}, dict.fromkeys(shapes, 4), whole)
 
 
 def between(found: list[Collective]) -> list[tuple[str, str, str, str, int]]:
     return [(each.phase, each.kind, each.axis, each.origin, each.bytes) for each in found]
 
 
-IMAGE = LayerInput(IMAGES, (8, 16, 16, 4))
+IMAGE = LayerInput(INPUTS, (8, 16, 16, 4))
 
 
 def test_convolutions_of_split_images_gather_each_input_once_and_each_gradient_and_divide_no_work() -> None:
@@ -138,7 +137,7 @@ def test_batch_statistics_are_two_sums_forward_and_two_backward_over_all_that_is
 
 
 def test_two_shifts_under_one_addition_have_one_gradient() -> None:
-    taken = LayerInput(IMAGES, (8, 32))
+    taken = LayerInput(INPUTS, (8, 32))
     outputs = [LayerOutput(name, "Dense", (8, 6), "float32", (taken,)) for name in ("left", "right")]
     outputs.append(
         LayerOutput("sum", "Add", (8, 6), "float32", tuple(LayerInput(n, (8, 6)) for n in ("left", "right")))
@@ -151,7 +150,7 @@ def test_two_shifts_under_one_addition_have_one_gradient() -> None:
 def test_tokens_made_of_split_images_put_them_together_width_before_height() -> None:
     output = LayerOutput("cut", "Patches", (8, 16, 64), "float32", (IMAGE,))
     image = ("batch", "height", "width", None)
-    made = estimate.Step({}, set(), [output], {"batch": 2, "height": 2, "width": 2}, image, {})
+    made = estimate.PlacedModel({}, set(), [output], {"batch": 2, "height": 2, "width": 2}, {"image": image}, {})
     size = 4 * 16 * 16 * 4 * 4
     assert [(each.axis, each.bytes) for each in moved.collectives(made)] == [("width", size // 2), ("height", size)]
 
@@ -172,8 +171,8 @@ def test_attentions_scores_and_their_product_with_the_values_are_counted() -> No
 
 
 def test_variables_without_gradients_are_not_reduced() -> None:
-    step = cases.step(*cases.LAYOUTS["replicated"])
-    frozen = estimate.Step(step.placements, {"d2/bias"}, step.outputs, step.axes, step.image, step.width)
+    step = cases.placed(*cases.LAYOUTS["replicated"])
+    frozen = estimate.PlacedModel(step.placements, {"d2/bias"}, step.outputs, step.axes, step.inputs, step.width)
     assert [each.origin for each in moved.collectives(frozen)] == ["d2/bias"]
 
 
@@ -187,10 +186,29 @@ def test_ring_factors(kind: str, device: str, factor: float) -> None:
 
 def test_collectives_are_grouped_by_phase_kind_and_axis_with_their_time() -> None:
     found = [
-        Collective("all_reduce", "batch", "backward", "a", 1, 6_000_000, counted=True),
-        Collective("all_reduce", "batch", "backward", "b", 0, 2_000_000, counted=True),
-        Collective("all_reduce", "model", "forward", "c", 1, 1_000_000, counted=True),
+        Collective("all_reduce", "batch", "backward", "a", 1, 6_000_000),
+        Collective("all_reduce", "batch", "backward", "b", 0, 2_000_000),
+        Collective("all_reduce", "model", "forward", "c", 1, 1_000_000),
     ]
     forward, backward = traffic(found, {"batch": 4, "model": 2}, Rates("gpu", 2.0, 1.0, ""))
     assert (forward.phase, forward.axis, forward.seconds) == ("forward", "model", pytest.approx(0.5e-3))
     assert (backward.count, backward.bytes, backward.seconds) == (1, 8_000_000, pytest.approx(6e-3))
+
+
+def test_an_input_goes_by_its_name_and_its_dims_stay_split_while_the_rank_does() -> None:
+    inputs = {"series": ("batch", "time", None), "vector": ("batch", None)}
+    series, vector = LayerInput(f"{INPUTS}/series", (8, 32, 4)), LayerInput(f"{INPUTS}/vector", (8, 5))
+    outputs = [
+        LayerOutput("smooth", "Conv1D", (8, 32, 6), "float32", (series,)),
+        LayerOutput("act", "Activation", (8, 32, 6), "float32", (LayerInput("smooth", (8, 32, 6)),)),
+        LayerOutput("flat", "Flatten", (8, 192), "float32", (LayerInput("act", (8, 32, 6)),)),
+        LayerOutput("dense", "Dense", (8, 3), "float32", (vector,)),
+    ]
+    made = estimate.PlacedModel({}, set(), outputs, {"batch": 2, "time": 4}, inputs, {})
+    assert made.data_axes == {"batch", "time"}
+    assert [estimate.output_spec(made, output) for output in outputs] == [
+        ("batch", "time", None),
+        ("batch", "time", None),
+        ("batch", None),
+        ("batch", None),
+    ]

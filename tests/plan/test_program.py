@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.engine.dtensor.program import _Member, _Origins, _phase, device_groups
+from runner.engine.dtensor.origins import Member, Origins, device_groups
+from runner.engine.dtensor.origins import phase as phase_of
 from runner.layout import Placement
 from tests import forks
 from tests.plan import cases
@@ -37,11 +38,11 @@ def test_devices_of_a_group_differ_in_its_axes_only() -> None:
         ("train_steps_aaa/update/global_norm/L2Loss/DTensorAllReduceOp_96_1", "update"),
     ],
 )
-def test_a_nodes_name_tells_the_phase(name: str, phase: str) -> None:
-    assert _phase(name) == phase
+def test_a_nodes_name_tells_thephase_of(name: str, phase: str) -> None:
+    assert phase_of(name) == phase
 
 
-def origins() -> _Origins:
+def origins() -> Origins:
     shapes = {
         "block_0/norm/gamma": (64,),
         "block_0/norm/beta": (64,),
@@ -55,7 +56,7 @@ def origins() -> _Origins:
     placed = {path: Placement(path, s, specs.get(path, (None,) * len(s)), None) for path, s in shapes.items()}
     names = {"blocks/1/up/kernel": "subclassed/block_1/dense_3/kernel:0"}
     trained = set(shapes) - {"shifted/moving_mean"}
-    return _Origins(placed, names, trained, {"batch": 4, "model": 2}, {"batch"})
+    return Origins(placed, names, trained, {"batch": 4, "model": 2}, {"batch"})
 
 
 @pytest.mark.parametrize(
@@ -75,24 +76,24 @@ def test_a_gradients_name_and_shape_tell_its_variable(
     node: str, shape: tuple[int, ...], axis: str, origin: str
 ) -> None:
     name = f"gradient_tape/train_steps_aaa/vit/{node}/DTensorAllReduceOp_96_1"
-    assert origins().of(_Member(name, shape), "backward", axis) == origin
+    assert origins().of(Member(name, shape), "backward", axis) == origin
 
 
 def test_a_sum_that_no_trained_variable_asks_for_is_its_layers() -> None:
     name, found = "gradient_tape/train_steps_aaa/net/shifted/batchnorm/{}/Sum/DTensorAllReduceOp_96_1", origins()
-    assert found.of(_Member(name.format("add_1"), (1, 1, 1, 32)), "backward", "batch") == "shifted/beta"
-    assert found.of(_Member(name.format("mul"), (32,)), "backward", "batch") == "shifted"
+    assert found.of(Member(name.format("add_1"), (1, 1, 1, 32)), "backward", "batch") == "shifted/beta"
+    assert found.of(Member(name.format("mul"), (32,)), "backward", "batch") == "shifted"
 
 
 def test_a_kernel_that_is_gathered_over_any_axis_is_named() -> None:
-    member = _Member("train_steps_aaa/net/blocks.1.up/gather/blocks.1.up.kernel/DTensorAllGatherOp_96_12", (48, 24))
+    member = Member("train_steps_aaa/net/blocks.1.up/gather/blocks.1.up.kernel/DTensorAllGatherOp_96_12", (48, 24))
     placed = {"blocks/1/up/kernel": Placement("blocks/1/up/kernel", (48, 24), (None, "model"), None)}
-    found = _Origins(placed, {}, set(placed), {"batch": 4, "model": 2}, {"batch"})
+    found = Origins(placed, {}, set(placed), {"batch": 4, "model": 2}, {"batch"})
     assert found.of(member, "forward", "model") == "blocks/1/up/kernel"
 
 
 def test_an_updates_scope_tells_its_variable() -> None:
-    member = _Member("train_steps_aaa/update/block_0.norm.beta/add_6/DTensorAllGatherOp_96_12", (64,))
+    member = Member("train_steps_aaa/update/block_0.norm.beta/add_6/DTensorAllGatherOp_96_12", (64,))
     assert origins().of(member, "update", "model") == "block_0/norm/beta"
 
 

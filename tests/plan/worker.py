@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 
 from runner.config.schema import RuleConfig, RunConfig
-from runner.engine.base import DataSpec
-from runner.plan import moved
 from runner.plan.command import compile_step
-from runner.plan.make import make_plan, step_of
+from runner.plan.make import make_plan, placed_model
 from tests.engine import cases as engines
-from tests.plan import cases
+from tests.plan import cases, moved
 
 
 def nodes_of(names: list[str]) -> dict[str, int]:
@@ -62,18 +60,18 @@ def main() -> None:
     config = config_of(json.loads(sys.argv[1]))
     batch, axes = config.dataset.batch_size, config.mesh.axes
     from runner.engine import make_engine
-    from runner.engine.dtensor import program
+    from runner.engine.dtensor import private
 
-    data = DataSpec(engines.INPUT_SHAPE, engines.CLASSES)
+    data = engines.data()
     engine = make_engine(config, data, 1)
     engine.build()
-    before = program.function_names()
+    before = private.function_names()
     compile_step(engine, data, batch, 1)
-    names = sorted(program.function_names() - before)
+    names = sorted(private.function_names() - before)
     to_read = make_engine(config, data, 1, planning=True)
     to_read.build()
     compile_step(to_read, data, batch, 1)
-    plan = make_plan(config, engine, {}, [f"layout.rules[{i}]" for i in range(len(config.layout.rules))])
+    plan = make_plan(config, engine, data, {}, [f"layout.rules[{i}]" for i in range(len(config.layout.rules))])
     devices = int(np.prod(list(axes.values())))
     held = held_bytes(engine)
     planned = {path: [info.bytes_per_device] * devices for path, info in engine.variables().items()}
@@ -82,7 +80,7 @@ def main() -> None:
     assert totals["slots"].bytes_per_device == sum(sizes[0] for p, sizes in held.items() if "optimizer/" in p)
     result = {
         "counted": [asdict(each) for each in engine.collectives()],
-        "estimated": [asdict(each) for each in moved.collectives(step_of(config, engine))],
+        "estimated": [asdict(each) for each in moved.collectives(placed_model(config, engine, data))],
         "read": [asdict(each) for each in to_read.collectives()],
         "nodes": nodes_of(names),
         "planned": planned,
