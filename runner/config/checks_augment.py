@@ -165,4 +165,6 @@ def _check_signature(key: str, step: AugmentConfig, arguments: ast.arguments) ->
     needed += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
     for name in needed:
         if name not in step.options:
-            raise ConfigError(f"{key}.{name} is refused: it has no value and {step.target} needs it; write {name}: ...")
+            raise ConfigError(
+                f"{key}.{name} is refused: it has no value and {step.target} needs it; write {name}: ..."
+            )

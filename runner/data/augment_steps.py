@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - a step overrides what Step documents
 """The built-in steps of augmentation, an example at a time: what each draws, and what evaluations do in its place."""
 
 from __future__ import annotations
@@ -186,11 +187,11 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
             wide, tall = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < wide <= width and 0 < tall <= height:
                 left, top = int(rng.integers(width - wide + 1)), int(rng.integers(height - tall + 1))
-                return float(left), float(top), float(left + wide), float(top + tall)
+                return left, top, left + wide, top + tall
         shape = min(max(width / height, self.options.ratio[0]), self.options.ratio[1])  # the largest that fits
-        wide, tall = min(width, round(height * shape)), min(height, round(width / shape))
+        wide, tall = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))
         left, top = (width - wide) // 2, (height - tall) // 2
-        return float(left), float(top), float(left + max(wide, 1)), float(top + max(tall, 1))
+        return left, top, left + wide, top + tall
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         size = (self.options.size[0], self.options.size[1])
@@ -251,9 +252,6 @@ class Color(Step[schema.Color]):
 
 class _Mix(Step[Options]):
     """Mixes an example with another one, which is as its own draws of the same epoch make it."""
-
-    alpha: float
-    probability: float
 
     def check(self) -> None:
         super().check()

@@ -19,7 +19,7 @@ from PIL import Image
 from runner.data.base import Array
 
 Pixels = npt.NDArray[np.uint8]
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of an image file, by channels
 _RAW_MODES = {1: "L", 3: "RGB"}  # that Pillow resizes as they are; RGBA it would multiply by alpha
@@ -125,21 +125,21 @@ def _reason(error: Exception) -> str:
 
 
 def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
-    """Resizes an image, or a window of it, bilinear and antialiased: every pixel under the filter counts.
+    """Resizes an image, or a window of it, bilinear and antialiased: every pixel of it under the filter counts.
 
     Args:
       image: uint8 or float32 (H, W, C).
       size: height and width to get.
-      box: the window; null: all. Its bounds may lie between pixels.
+      box: the window, cut out before; null: all.
 
     Returns:
       The same dtype, (*size, C).
     """
-    height, width = image.shape[:2]
-    whole = (0.0, 0.0, float(width), float(height))
-    if (height, width) == size and box in (None, whole):
+    if box is not None:
+        image = image[box[1] : box[3], box[0] : box[2]]
+    if image.shape[:2] == size:
         return image
-    bands = [np.asarray(band.resize(size[::-1], Image.Resampling.BILINEAR, box=box)) for band in _as_pillow(image)]
+    bands = [np.asarray(band.resize(size[::-1], Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
     return _joined(bands, image)
 
 
@@ -182,9 +182,9 @@ def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
 def center_box(height: int, width: int, size: tuple[int, int], share: float) -> Box:
     """Returns the largest window of a size's shape in the middle of an image, times a share of it."""
     scale = min(height / size[0], width / size[1]) * share
-    tall, wide = size[0] * scale, size[1] * scale
-    left, top = (width - wide) / 2, (height - tall) / 2
-    return left, top, min(left + wide, float(width)), min(top + tall, float(height))
+    tall, wide = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    top, left = (height - tall) // 2, (width - wide) // 2
+    return left, top, left + wide, top + tall
 
 
 def color(image: Pixels, brightness: float, contrast: float, saturation: float, hue: float) -> Pixels:

@@ -11,12 +11,14 @@ import queue
 import signal
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Client, Connection, Listener, wait
 
 import cloudpickle
 import grain
+import numpy as np
 from absl import flags
 
 from runner.config.errors import DataError
@@ -25,7 +27,7 @@ from runner.data.base import Array, Rows
 from runner.data.workers import make
 
 _MADE, _FAILED = "made", "failed"
-_HERE = {"rows", "epoch"}
+_LAST_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,19 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
         self._place = (address, key)
         self._connection: Connection | None = None
         self._sources: dict[int, Augmented] = {}
+        self._ended = False
 
     def __next__(self) -> dict[str, object]:
         try:
             if self._connection is None:
                 self._connection = Client(self._place[0], authkey=self._place[1])
+                self._connection.send(os.getpid())
             request: _Request = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise StopIteration from error
+            if self._ended:
+                raise StopIteration from error
+            self._ended = True
+            return {_FAILED: ""}  # Grain's thread in the parent then lets go of the arrays that came before
         try:
             if request.source is not None:
                 self._sources[request.number] = cloudpickle.loads(request.source)
@@ -90,8 +97,6 @@ class _Stream(grain.IterDataset):  # type: ignore[misc]
 
 
 def _made(source: Augmented, epoch: int, rows: Rows) -> dict[str, Array]:
-    import numpy as np
-
     made = {name: np.empty((len(rows), *spec.shape), spec.dtype) for name, spec in source.specs.items()}
     make(source, epoch, rows, made)
     return made
@@ -104,6 +109,7 @@ class _Worker:
         self._key = os.urandom(32)
         self._listener = Listener(family="AF_UNIX", authkey=self._key)
         self._connection: Connection | None = None
+        self._pid = 0
         self._known: set[int] = set()
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
         stream = _Stream(str(self._listener.address), self._key)
@@ -119,25 +125,29 @@ class _Worker:
         if self._connection is None:
             threading.Thread(target=self._accept, args=(request,), daemon=True).start()
         else:
-            try:
+            with suppress(OSError):  # it died: Grain tells how
                 self._connection.send(request)
-            except OSError:
-                pass  # it died: Grain tells how
         answer: Mapping[str, object] = next(self._answers)
         self._known.add(number)
         return answer
 
     def _accept(self, request: _Request) -> None:
-        try:
-            self._connection = self._listener.accept()
-            self._connection.send(request)
-        except (OSError, EOFError):
-            pass  # closed, or it died: Grain tells how
+        with suppress(OSError, EOFError):  # closed, or it died: Grain tells how
+            connection = self._listener.accept()
+            self._pid = connection.recv()
+            self._connection = connection
+            connection.send(request)
 
-    def close(self) -> None:
-        """Ends the process."""
+    def close(self, *, busy: bool) -> None:
+        """Ends the process; one that is busy at once."""
         if self._connection is not None:
             self._connection.close()
+            if busy:
+                with suppress(OSError):
+                    os.kill(self._pid, signal.SIGKILL)
+            else:
+                with suppress(RuntimeError, StopIteration):
+                    next(self._answers)
         self._listener.close()
         self._answers.close()
 
@@ -154,7 +164,6 @@ class Processes:
             self._free.put(worker)
         self._pickled: list[tuple[Augmented, bytes]] = []
         self._lock = threading.Lock()
-        self._closed = False
 
     def can_take(self, source: Augmented) -> str:
         """Returns why a source can't be handed to another process; empty where it can."""
@@ -190,9 +199,13 @@ class Processes:
             made[name][...] = array
 
     def close(self) -> None:
-        """Ends the processes, whatever they do."""
+        """Ends the processes: those that are asked for something after a moment, whatever they do."""
+        free: list[_Worker] = []
+        with suppress(queue.Empty):
+            while len(free) < len(self._workers):
+                free.append(self._free.get(timeout=_LAST_ANSWER_S))
         for worker in self._workers:
-            worker.close()
+            worker.close(busy=worker not in free)
 
     def _number(self, source: Augmented) -> int:
         with self._lock:

@@ -1,0 +1,278 @@
+"""Augmentation: a function of (seed, epoch, row) alone, of known specs, and its plain counterpart in evaluations."""
+
+import numpy as np
+import pytest
+
+from runner.config import checks_augment
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.data import images
+from runner.data.augment import augmented, generator
+from runner.data.base import ArraySource, ArraySpec, DataSource
+from tests.data.pictures import picture
+
+NAMES = ("ant", "bee", "cat")
+
+
+def source(size: int = 12, side: int = 16, channels: int = 3, dtype: str = "uint8") -> ArraySource:
+    pixels = np.stack([picture(side, side, seed, channels) for seed in range(size)]).astype(dtype)
+    specs = {
+        "image": ArraySpec(pixels.shape[1:], dtype, ("height", "width", "channel")),
+        "label": ArraySpec((), "int32", names=NAMES),
+    }
+    return ArraySource({"image": pixels, "label": np.arange(size, dtype=np.int32) % 3}, specs)
+
+
+def step(name: str, **options: object) -> AugmentConfig:
+    return AugmentConfig(name=name, options=dict(options))
+
+
+def own(name: str, **options: object) -> AugmentConfig:
+    return AugmentConfig(target=f"{__name__}.{name}", options=dict(options))
+
+
+def made(
+    *steps: AugmentConfig, seed: int = 3, train: bool = True, data: DataSource | None = None
+) -> DataSource:
+    config = DatasetConfig(augment=list(steps))
+    checks_augment.check(config)
+    return augmented(source() if data is None else data, config, seed, train=train)
+
+
+ALL = (
+    step("random_crop", padding=2),
+    step("flip", direction="both"),
+    step("rotate", degrees=20.0),
+    step("random_resized_crop", size=[12, 10]),
+    step("color", brightness=0.3, contrast=0.3, saturation=0.3, hue=0.1),
+    step("mixup", alpha=0.4),
+    step("cutmix"),
+)
+
+
+def test_no_steps_leave_the_source_itself():
+    data = source()
+    assert augmented(data, DatasetConfig(), 0, train=True) is data
+
+
+def test_same_seed_epoch_and_row_give_the_same_bits_in_any_order_and_company():
+    data = made(*ALL)
+    whole = data.read(np.arange(12), epoch=4)
+    for rows in (np.array([7, 2, 7]), np.arange(12)[::-1]):
+        again = made(*ALL).read(rows, epoch=4)
+        for name, array in again.items():
+            np.testing.assert_array_equal(array, whole[name][rows])
+
+
+@pytest.mark.parametrize("kind", [one.name for one in ALL])
+def test_every_step_draws_anew_by_epoch_by_seed_and_by_row(kind):
+    chosen = next(one for one in ALL if one.name == kind)
+    rows = np.zeros(40, np.int64)
+    same = made(chosen).read(rows)["image"]
+    assert (same == same[:1]).all()
+    epochs = np.stack([made(chosen).read(np.array([1]), epoch=epoch)["image"][0] for epoch in range(12)])
+    seeds = np.stack([made(chosen, seed=seed).read(np.array([1]))["image"][0] for seed in range(12)])
+    assert len(np.unique(epochs.reshape(12, -1), axis=0)) > 1
+    assert len(np.unique(seeds.reshape(12, -1), axis=0)) > 1
+
+
+def test_random_numbers_are_philox_of_seed_epoch_and_row():
+    mine = np.random.Generator(np.random.Philox(key=np.array([9, (5 << 32) | 17], np.uint64)))
+    np.testing.assert_array_equal(generator(9, 5, 17).random(8), mine.random(8))
+    assert generator(9, 5, 18).random() != generator(9, 6, 17).random()
+
+
+def test_specs_are_those_of_what_is_read_in_training_and_in_evaluations():
+    for train in (True, False):
+        data = made(*ALL, train=train)
+        arrays = data.read(np.arange(5))
+        assert data.specs["image"].shape == (12, 10, 3)
+        assert data.specs["label"] == ArraySpec((3,), "float32", names=NAMES)
+        for name, spec in data.specs.items():
+            assert arrays[name].shape == (5, *spec.shape)
+            assert arrays[name].dtype == spec.dtype
+
+
+def test_evaluations_draw_nothing_and_take_the_middle():
+    data = source()
+    image = data.arrays["image"][0]
+    crop = made(step("random_crop", size=[10, 8], padding=3), train=False).read(np.array([0]))["image"][0]
+    np.testing.assert_array_equal(crop, image[3:13, 4:12])
+    plain = made(
+        step("flip", probability=1.0), step("rotate"), step("color", brightness=0.5), train=False
+    ).read(np.array([0]))["image"][0]
+    np.testing.assert_array_equal(plain, image)
+    middle = made(step("random_resized_crop", size=[8, 8], center=0.5), train=False).read(np.array([0]))["image"][0]
+    np.testing.assert_array_equal(middle, images.resize(np.ascontiguousarray(image[4:12, 4:12]), (8, 8)))
+
+
+def test_flip_mirrors_what_its_direction_says():
+    image = source().arrays["image"][0]
+    for direction, mirrored in (("horizontal", image[:, ::-1]), ("vertical", image[::-1]), ("both", image[::-1, ::-1])):
+        got = made(step("flip", direction=direction, probability=1.0)).read(np.array([0]))["image"][0]
+        np.testing.assert_array_equal(got, mirrored)
+
+
+def test_random_crop_is_a_window_of_the_padded_image():
+    image = source().arrays["image"][0]
+    padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+    windows = {padded[top : top + 16, left : left + 16].tobytes() for top in range(5) for left in range(5)}
+    data = made(step("random_crop", padding=2))
+    seen = {data.read(np.array([0]), epoch=epoch)["image"][0].tobytes() for epoch in range(60)}
+    assert seen <= windows
+    assert len(seen) > 15
+
+
+def test_random_resized_crop_without_a_choice_is_the_whole_image_resized():
+    image = source().arrays["image"][0]
+    whole = made(step("random_resized_crop", size=[9, 9], scale=[1.0, 1.0], ratio=[1.0, 1.0]))
+    np.testing.assert_array_equal(whole.read(np.array([0]))["image"][0], images.resize(image, (9, 9)))
+
+
+def test_mixup_mixes_pixels_and_labels_by_the_same_share():
+    flat = ArraySource(
+        {"image": np.repeat(np.array([0, 200], np.uint8), 4).reshape(2, 2, 2, 1), "label": np.array([0, 1], np.int32)},
+        {
+            "image": ArraySpec((2, 2, 1), "uint8", ("height", "width", "channel")),
+            "label": ArraySpec((), "int32", names=("dark", "light")),
+        },
+    )
+    data = made(step("mixup", alpha=1.0), data=flat)
+    shares = []
+    for epoch in range(40):
+        arrays = data.read(np.array([0]), epoch=epoch)
+        label, image = arrays["label"][0], arrays["image"][0]
+        np.testing.assert_allclose(label.sum(), 1, atol=1e-7)
+        assert np.abs(image - 200 * label[1]).max() <= 0.5
+        shares.append(label[1])
+    assert 0.05 < np.mean(np.array(shares) > 0) < 0.95  # half of the partners are the example itself
+
+
+def test_cutmix_labels_are_the_areas_of_the_pixels():
+    flat = ArraySource(
+        {"image": np.repeat(np.array([0, 1], np.uint8), 400).reshape(2, 20, 20, 1), "label": np.array([0, 1], np.int32)},
+        {
+            "image": ArraySpec((20, 20, 1), "uint8", ("height", "width", "channel")),
+            "label": ArraySpec((), "int32", names=("dark", "light")),
+        },
+    )
+    data, seen = made(step("cutmix"), data=flat), set()
+    for epoch in range(40):
+        arrays = data.read(np.array([0]), epoch=epoch)
+        label, pasted = arrays["label"][0], float(arrays["image"][0].mean())
+        if pasted:
+            np.testing.assert_allclose(label[1], pasted, atol=1 / 65536)
+            seen.add(pasted)
+    assert len(seen) > 5
+
+
+def test_mixed_labels_are_one_hot_in_evaluations():
+    labels = made(step("mixup"), train=False).read(np.arange(6))["label"]
+    np.testing.assert_array_equal(labels, np.eye(3, dtype=np.float32)[np.arange(6) % 3])
+
+
+def test_colors_of_factor_one_change_nothing_and_grey_images_are_taken():
+    image = source().arrays["image"][0]
+    np.testing.assert_array_equal(images.color(image, 1.0, 1.0, 1.0, 0.0), image)
+    assert made(step("color", brightness=0.4, hue=0.2), data=source(channels=1)).read(np.arange(3))["image"].shape == (
+        3,
+        16,
+        16,
+        1,
+    )
+
+
+def test_floats_are_cropped_turned_and_resized_as_floats():
+    data = source(dtype="float32")
+    arrays = made(step("rotate"), step("random_resized_crop", size=[8, 8]), step("flip"), data=data).read(np.arange(4))
+    assert arrays["image"].dtype == np.float32
+    assert arrays["image"].std() > 1
+
+
+def darker(arrays, rng, by: int = 2):
+    return arrays | {"image": (arrays["image"] // by) + np.uint8(rng.integers(2))}
+
+
+def wider(arrays, rng):
+    return arrays | {"image": np.concatenate([arrays["image"]] * 2, axis=1)}
+
+
+def uneven(arrays, rng):
+    return arrays | {"image": arrays["image"][: 16 - int(arrays["label"])]}
+
+
+def broken(arrays, rng):
+    raise ValueError(f"not {int(arrays['label'])}")
+
+
+def keyless(arrays):
+    return arrays
+
+
+def test_own_steps_are_called_with_arrays_and_rng_and_their_options():
+    plain, rows = source().arrays["image"], np.arange(3)
+    got = made(own("darker", by=4)).read(rows)["image"]
+    drawn = [generator(3, 0, int(row)).integers(2) for row in rows]
+    np.testing.assert_array_equal(got, plain[:3] // 4 + np.array(drawn, np.uint8)[:, None, None, None])
+    np.testing.assert_array_equal(made(own("darker"), train=False).read(rows)["image"], plain[:3])
+
+
+def test_own_steps_that_change_shapes_are_for_every_split():
+    with pytest.raises(ConfigError, match=r"dataset.augment\[0\]._target_=.*wider is refused: .*add on: all"):
+        made(own("wider"))
+    for train in (True, False):
+        data = made(own("wider", on="all"), train=train)
+        assert data.specs["image"].shape == (16, 32, 3)
+        assert data.read(np.arange(2))["image"].shape == (2, 16, 32, 3)
+
+
+def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
+    with pytest.raises(DataError, match=r"^example 0: dataset.augment\[0\] failed \(ValueError: not 0\)$"):
+        made(own("broken"))
+    data = made(own("uneven", on="all"))
+    with pytest.raises(DataError, match=r"^example 2: array image is uint8 \(14, 16, 3\) .* \(16, 16, 3\)"):
+        data.read(np.array([0, 2]))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (step("flop"), r"augment\[0\].name=flop is refused: one of .*did you mean flip"),
+        (step("flip", chance=1), r"augment\[0\].chance is refused: flip takes direction, probability"),
+        (step("flip", probability=1.5), r"augment\[0\].probability=1.5 is refused: a number above 0 and at most 1"),
+        (step("flip", direction="left"), r"direction=left is refused: one of horizontal"),
+        (step("random_resized_crop"), r"augment\[0\].size is refused: it has no value"),
+        (step("random_resized_crop", size=[8]), r"size=\[8\] is refused: \[height, width\]"),
+        (step("random_resized_crop", size=[8, 8], scale=[0.5, 0.1]), r"scale=\[0.5, 0.1\] is refused"),
+        (step("color", hue=0.7), r"hue=0.7 is refused: a number from 0 to 0.5"),
+        (step("mixup", alpha=float("nan")), "alpha=nan is refused"),
+        (AugmentConfig(), r"augment\[0\]={} is refused: a step has either a name"),
+        (AugmentConfig(name="flip", target="a.b"), "a step has either a name"),
+        (AugmentConfig(target="nowhere.at_all"), "there is no module nowhere"),
+        (own("darken"), "has no 'darken'; did you mean darker"),
+        (own("NAMES"), "NAMES is not callable"),
+        (own("darker", times=2), r"augment\[0\].times is refused: .*darker takes by"),
+        (own("keyless"), r"it is called with \(arrays, rng, \*\*options\) and takes \(arrays\)"),
+        (own("darker", on="test"), "on=test is refused: train or all"),
+    ],
+)
+def test_steps_that_cannot_work_are_refused_in_one_line(given, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        checks_augment.check(DatasetConfig(augment=[given]))
+    assert "\n" not in str(caught.value)
+
+
+def test_steps_are_refused_for_arrays_that_they_do_not_take():
+    table = ArraySource({"x": np.ones((4, 3), np.float32)}, {"x": ArraySpec((3,), "float32")})
+    with pytest.raises(ConfigError, match=r"flip is refused: it takes arrays with the dims height and width"):
+        made(step("flip"), data=table)
+    with pytest.raises(ConfigError, match=r"images of uint8 with one or three channels"):
+        made(step("color", hue=0.1), data=source(dtype="float32"))
+    with pytest.raises(ConfigError, match=r"size=\[30, 30\] is refused: at most \[20, 20\]"):
+        made(step("random_crop", size=[30, 30], padding=2))
+    counts = ArraySource(
+        {"image": np.zeros((2, 4, 4, 1), np.uint8), "count": np.ones(2, np.int64)},
+        {"image": ArraySpec((4, 4, 1), "uint8", ("height", "width", "channel")), "count": ArraySpec((), "int64")},
+    )
+    with pytest.raises(ConfigError, match=r"mixup is refused: .* and count is int64"):
+        made(step("mixup"), data=counts)

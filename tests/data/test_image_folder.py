@@ -1,0 +1,234 @@
+"""Folders of photographs: every kind of file to the same pixels as its own library's, splits, sizes, broken files."""
+
+import io
+import logging
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.data import images, load
+from runner.data.base import Encoding
+from runner.data.sources import image_folder, image_scan
+from tests import forks
+from tests.data.pictures import encoded, folder, picture
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def config(path, **keys: object) -> DatasetConfig:
+    return DatasetConfig(**{"name": "image_folder", "path": str(path), "test": None} | keys)
+
+
+def whole(path, **keys: object):
+    return image_folder.load(config(path, **keys))
+
+
+def _decoded_by_tensorflow(data: bytes, channels: int) -> np.ndarray:
+    import tensorflow as tf
+
+    return tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE").numpy()
+
+
+def test_jpeg_files_give_tensorflows_accurate_pixels_bit_for_bit():
+    for subsampling, channels in ((0, 3), (1, 3), (2, 3), (2, 1)):
+        data = encoded(picture(37, 53, 3), subsampling=subsampling, quality=88)
+        theirs = forks.run(_decoded_by_tensorflow, data, channels)
+        np.testing.assert_array_equal(images.decode(data, channels), theirs)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_as_exif_says(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(picture(20, 30, 1), exif=exif, quality=95)
+    turned = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    np.testing.assert_array_equal(images.decode(data, 3), turned)
+    header = images.read_header(data)
+    assert (header.height, header.width) == turned.shape[:2]
+
+
+def test_every_mode_of_image_becomes_the_channels_asked_for():
+    pixels = picture(12, 14, 2)
+    shown = Image.fromarray(pixels)
+    kinds = {
+        "grey": (shown.convert("L"), "PNG"),
+        "alpha": (shown.convert("RGBA"), "PNG"),
+        "palette": (shown.convert("P"), "PNG"),
+        "bits": (shown.convert("1"), "PNG"),
+        "cmyk": (shown.convert("CMYK"), "JPEG"),
+        "grey jpeg": (shown.convert("L"), "JPEG"),
+        "bmp": (shown, "BMP"),
+        "gif": (shown.convert("P"), "GIF"),
+        "webp": (shown, "WEBP"),
+        "tiff": (shown, "TIFF"),
+    }
+    for name, (image, kind) in kinds.items():
+        held = io.BytesIO()
+        image.save(held, kind)
+        for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
+            got = images.decode(held.getvalue(), channels)
+            want = np.asarray(Image.open(io.BytesIO(held.getvalue())).convert(mode)).reshape(12, 14, channels)
+            assert got.dtype == np.uint8
+            tolerance = 1 if "jpeg" in name and channels == 1 else 0
+            assert np.abs(got.astype(int) - want).max() <= tolerance, name
+
+
+def test_pixels_of_16_bits_keep_their_upper_ones():
+    wide = (np.arange(64, dtype=np.uint16).reshape(8, 8) * 1024).astype(np.uint16)
+    held = io.BytesIO()
+    Image.fromarray(wide).save(held, "PNG")
+    np.testing.assert_array_equal(images.decode(held.getvalue(), 1)[..., 0], wide >> 8)
+
+
+def test_resizing_is_antialiased_and_the_same_for_a_window_as_for_its_copy():
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    assert np.abs(images.resize(stripes, (8, 8)).astype(int) - 127).max() <= 1  # without it: 0 or 255
+    image = picture(40, 30, 1)
+    window = images.resize(image, (16, 16), (4, 6, 25, 31))
+    np.testing.assert_array_equal(window, images.resize(np.ascontiguousarray(image[6:31, 4:25]), (16, 16)))
+
+
+def test_a_folder_a_class_is_one_split_in_an_order_of_its_names_alone(tmp_path):
+    photos = whole(folder(tmp_path / "photos"), image_size=[16, 16])
+    again = whole(folder(tmp_path / "elsewhere"), image_size=[16, 16])
+    (name, split), (_, other) = *photos.splits.items(), *again.splits.items()
+    assert name == "train"
+    assert split.size == 24
+    assert split.files == other.files != sorted(split.files)
+    assert photos.digest == again.digest
+    assert split.specs["label"].names == ("class0", "class1", "class2")
+    arrays = split.read(np.arange(24))
+    assert arrays["image"].shape == (24, 16, 16, 3)
+    for row, file in enumerate(split.files):
+        assert arrays["label"][row] == int(file[len("class")])
+        pixels = images.decode((tmp_path / "photos" / file).read_bytes(), 3)
+        np.testing.assert_array_equal(arrays["image"][row], images.resize(pixels, (16, 16)))
+
+
+def test_folders_named_train_validation_and_test_are_splits(tmp_path):
+    for name, count in (("train", 12), ("validation", 6), ("test", 3)):
+        folder(tmp_path / name, count)
+    data = load(config(tmp_path, image_size=[8, 8]))
+    assert [data.train.size, data.selecting.size, data.test.size] == [12, 6, 3]
+    assert data.selecting_name == "validation"
+
+
+def test_without_a_split_test_a_fixed_fifth_is_tested_on(tmp_path):
+    data = load(config(folder(tmp_path / "photos", 30), image_size=[8, 8]))
+    assert (data.train.size, data.test.size) == (24, 6)
+
+
+def test_the_digest_changes_with_a_byte_and_with_a_name(tmp_path):
+    photos = folder(tmp_path / "photos", size=(20, 20))
+    first = whole(photos).digest
+    file = photos / "class0" / "000.jpg"
+    data = file.read_bytes()
+    file.write_bytes(encoded(picture(20, 20, 99), quality=92))
+    second = whole(photos).digest
+    file.write_bytes(data)
+    assert whole(photos).digest == first != second
+    file.rename(photos / "class0" / "other.jpg")
+    assert whole(photos).digest not in (first, second)
+
+
+def test_a_second_look_reads_no_file_that_did_not_change(tmp_path, monkeypatch):
+    photos = folder(tmp_path / "photos", size=(20, 20))
+    monkeypatch.setattr(image_scan, "_TICK_NS", -(10**12))  # as if they had been written long ago
+    first, looked = whole(photos), []
+    look = image_scan._look
+    monkeypatch.setattr(image_scan, "_look", lambda *given, **keys: looked.append(given) or look(*given, **keys))
+    assert whole(photos).digest == first.digest
+    assert not looked
+    (photos / "class1" / "001.jpg").write_bytes(encoded(picture(20, 20, 7)))
+    assert whole(photos).digest != first.digest
+    assert len(looked) == 1
+
+
+def test_a_file_that_was_just_written_is_looked_at_again(tmp_path, monkeypatch):
+    photos, looked = folder(tmp_path / "photos", size=(20, 20)), []
+    whole(photos)
+    look = image_scan._look
+    monkeypatch.setattr(image_scan, "_look", lambda *given, **keys: looked.append(given) or look(*given, **keys))
+    whole(photos)
+    assert len(looked) == 24
+
+
+def test_images_of_several_sizes_need_a_size_or_a_step_that_gives_one(tmp_path):
+    photos = folder(tmp_path / "photos")
+    with pytest.raises(ConfigError, match=r"^dataset.image_size=null is refused: the images are of \d+ sizes, from "):
+        whole(photos)
+    crop = AugmentConfig("random_resized_crop", options={"size": [10, 12]})
+    assert whole(photos, augment=[crop]).splits["train"].specs["image"].shape == (10, 12, 3)
+    assert whole(folder(tmp_path / "equal", size=(20, 30))).splits["train"].specs["image"].shape == (20, 30, 3)
+
+
+def test_a_sizing_step_cuts_from_the_file_unless_a_size_is_set(tmp_path):
+    photos = folder(tmp_path / "photos")
+    step = AugmentConfig("random_resized_crop", options={"size": [10, 10], "center": 1.0})
+    data = load(config(photos, augment=[step]))
+    file = data.test.example_name(0)
+    pixels = images.decode(open(file, "rb").read(), 3)  # noqa: PTH123, SIM115
+    box = images.center_box(*pixels.shape[:2], (10, 10), 1.0)
+    np.testing.assert_array_equal(data.test.read(np.array([0]))["image"][0], images.resize(pixels, (10, 10), box))
+
+
+def test_grey_folders_have_one_channel_and_channels_says_otherwise(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").write_bytes(encoded(picture(8, 8, 1, channels=1), "PNG"))
+    assert whole(tmp_path).splits["train"].specs["image"].shape == (8, 8, 1)
+    assert whole(tmp_path, channels=3).splits["train"].specs["image"].shape == (8, 8, 3)
+
+
+def test_a_file_that_cannot_be_read_is_named_or_left_out_and_counted(tmp_path, caplog):
+    photos = folder(tmp_path / "photos", size=(20, 20))
+    plain = whole(photos)
+    (photos / "class1" / "zzz.jpg").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"class1/zzz.jpg can't be read \(no image format.*dataset.skip_broken=true$"):
+        whole(photos)
+    with caplog.at_level(logging.WARNING):
+        kept = whole(photos, skip_broken=True)
+    assert kept.splits["train"].files == plain.splits["train"].files
+    assert kept.digest == plain.digest
+    assert "1 broken files" in kept.source
+    assert "class1/zzz.jpg" in caplog.text
+
+
+def test_a_file_cut_short_is_named_when_it_is_read_and_found_by_the_scan_on_request(tmp_path):
+    photos = folder(tmp_path / "photos", size=(60, 60))
+    file = photos / "class2" / "002.jpg"
+    file.write_bytes(file.read_bytes()[:-200])
+    split = whole(photos).splits["train"]
+    with pytest.raises(DataError, match=r"class2/002.jpg can't be decoded \(.*truncated.*skip_broken=true$"):
+        split.read(np.arange(split.size))
+    assert whole(photos, skip_broken=True).splits["train"].size == 23
+
+
+def test_the_classes_of_the_run_count_and_not_those_of_another_folder(tmp_path):
+    part = tmp_path / "part"
+    folder(part, 4, classes=2)
+    encoding = Encoding(categories={"label": ("class1", "class0", "none")})
+    split = image_folder.load(config(part, image_size=[8, 8]), encoding).splits["train"]
+    assert split.specs["label"].names == ("class1", "class0", "none")
+    assert {file[:6]: int(label) for file, label in zip(split.files, split.labels, strict=True)} == {
+        "class0": 1,
+        "class1": 0,
+    }
+    folder(tmp_path / "more", 8, classes=4)
+    with pytest.raises(ConfigError, match="the run's classes are class1, class0, none, and there is a folder class2"):
+        image_folder.load(config(tmp_path / "more", image_size=[8, 8]), encoding)
+
+
+def test_folders_without_classes_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="a folder of a folder a class"):
+        whole(tmp_path)
+    folder(tmp_path / "one", 3, classes=1)
+    with pytest.raises(ConfigError, match="at least 2 classes, and there is one folder, class0"):
+        whole(tmp_path / "one", image_size=[8, 8])
