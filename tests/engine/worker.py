@@ -11,50 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.base import DataSpec, as_float
+from runner.engine import make_engine, registry
+from runner.engine.calls import first
 from tests.engine import cases
 
 
 def on_mesh(axes: dict[str, int], run: dict[str, Any], combine: bool) -> dict[str, np.ndarray]:
     """Trains one engine; returns losses, initial and final variables."""
-    from runner.engine import make_engine
-
     config = cases.config(axes, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
     config.engine.combine_all_reduces = combine
-    engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), cases.STEPS)
+    engine = make_engine(config, cases.data(), cases.STEPS)
     engine.build()
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
     batches = cases.batches()
-    losses = engine.train_steps(engine.place(batches), 0).read().loss
-    evaluation = engine.evaluate([take(batches, 0)])
-    packed = np.asarray(engine._steps.packing is not None)
+    metrics = engine.train_steps(engine.place(batches), 0).read()
+    evaluation = engine.evaluate([first(batches)])
     extra = {
-        "packed": packed,
-        "loss": losses,
+        "packed": np.asarray(engine._steps.packing is not None),  # type: ignore[attr-defined]  # DTensor's own
+        "loss": metrics.sums["loss"] / metrics.weight,
         "eval/loss": np.asarray(evaluation.loss),
-        "eval/confusion": evaluation.confusion,
+        "eval/confusion": evaluation.totals["confusion"],
     }
     return {**initial, **engine.state(), **extra}
-
-
-def take(batches: Any, index: int) -> Any:
-    """Returns one batch of a stack."""
-    part = slice(index, index + 1)
-    return type(batches)(batches.images[part], batches.labels[part], batches.weights[part], 1)
 
 
 def plain(run: dict[str, Any]) -> dict[str, np.ndarray]:
     """Trains plain tf_keras with its own optimizer on one device."""
     import tensorflow as tf
 
-    from runner.engine.dtensor.keras_adapter import ModelFactory, named_variables
-    from runner.optim import rules as optimizer
+    from runner.engine.dtensor.adapters.keras import KerasAdapter
+    from runner.engine.dtensor.adapters.paths import named_variables
+    from runner.optim.stock import stock_optimizer
 
     config = cases.config({"batch": 1}, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
     tf.keras.backend.experimental.enable_tf_random_generator()
-    model = ModelFactory(config.model, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), config.trainer.seed).plain()
+    model = KerasAdapter(config.model, cases.data(), config.trainer.seed).plain()
     initial = {f"initial/{path}": variable.numpy() for path, variable in named_variables(model).items()}
-    stock = optimizer.reference(config.optimizer, cases.STEPS)
+    stock = stock_optimizer(config.optimizer, cases.STEPS, tf.keras)
     stock.build(model.trainable_variables)
     entropy = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -67,12 +60,12 @@ def plain(run: dict[str, Any]) -> dict[str, np.ndarray]:
         return loss
 
     batches = cases.batches()
-    pairs = zip(as_float(batches.images), batches.labels, strict=True)
-    losses = np.array([step(tf.constant(x), tf.constant(y)).numpy() for x, y in pairs])
-    logits = model(as_float(batches.images[0]), training=False).numpy()
-    eval_loss = entropy(batches.labels[0], logits).numpy()
+    images, labels = batches.arrays["image"] / np.float32(255), batches.arrays["label"]
+    losses = np.array([step(tf.constant(x), tf.constant(y)).numpy() for x, y in zip(images, labels, strict=True)])
+    logits = model(images[0], training=False).numpy()
+    eval_loss = entropy(labels[0], logits).numpy()
     confusion = np.zeros((cases.CLASSES, cases.CLASSES), np.int64)
-    np.add.at(confusion, (batches.labels[0], logits.argmax(-1)), 1)
+    np.add.at(confusion, (labels[0], logits.argmax(-1)), 1)
     final = {path: variable.numpy() for path, variable in named_variables(model).items()}
     return {**initial, **final, "loss": losses, "eval/loss": eval_loss, "eval/confusion": confusion}
 
@@ -80,11 +73,9 @@ def plain(run: dict[str, Any]) -> dict[str, np.ndarray]:
 def main() -> None:
     """Runs every case of the request and writes `<case>:<name>` arrays."""
     request = json.loads(sys.argv[2])
-    from runner.engine.dtensor.environment import prepare_environment
-
     config = cases.config({"batch": 1})
     config.engine.combine_all_reduces = request["combine"]
-    prepare_environment(config)
+    registry.load(config)
     arrays: dict[str, np.ndarray] = {}
     for run in request["runs"]:
         got = on_mesh(request["axes"], run, request["combine"]) if request["axes"] else plain(run)

@@ -117,10 +117,10 @@ def _read(
         when = phase(member.name)
         origin = member.origin or origins.of(member, when, axis)
         size = math.prod(member.shape) * width * share
-        yield Collective(kind, axis, when, origin, int(index == 0), size, counted=True)
+        yield Collective(kind, axis, when, origin, int(index == 0), size)
     padding = math.prod(whole) - sum(math.prod(member.shape) for member in members)
     if padding:
-        yield Collective(kind, axis, phase(node.name), "", 0, padding * width * share, counted=True)
+        yield Collective(kind, axis, phase(node.name), "", 0, padding * width * share)
 
 
 def _members(nodes: Mapping[str, NodeDef], node: NodeDef) -> list[Member]:

@@ -1,4 +1,4 @@
-"""A batch computed in parts gives the whole batch's update; averages of the weights are what they are said to be."""
+"""A batch computed in micro-batches gives the whole batch's update; averages of the weights are what is said."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from tests import forks
-from tests.engine.parts_worker import DECAY, STEPS
+from tests.engine.microbatches_worker import DECAY, STEPS
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 Arrays = dict[str, np.ndarray]
-# The same terms in another order, over 12 steps; a part too few or too many is off by a fourth.
+# The same terms in another order, over 12 steps; a micro-batch too few or too many is off by a fourth.
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 
 
 def work(out: Path, engine: str) -> Arrays:
-    command = [sys.executable, "-m", "tests.engine.parts_worker", str(out), engine]
+    command = [sys.executable, "-m", "tests.engine.microbatches_worker", str(out), engine]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     library = "tensorflow" if engine == "keras_dtensor" else "jax"
     done = forks.run(command, library=library, cwd=ROOT, env=environment, timeout=600)
@@ -31,7 +31,7 @@ def work(out: Path, engine: str) -> Arrays:
 
 @pytest.fixture(scope="module", params=["keras_dtensor", "jax"])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    return work(tmp_path_factory.mktemp("parts") / "found.npz", request.param)
+    return work(tmp_path_factory.mktemp("microbatches") / "found.npz", request.param)
 
 
 def of(found: Arrays, case: str) -> Arrays:
@@ -42,24 +42,24 @@ def close(got: np.ndarray, expected: np.ndarray, name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, err_msg=name)
 
 
-@pytest.mark.parametrize("case", ["parts", "both"])
-def test_parts_give_the_losses_gradients_and_updates_of_the_whole_batch(found: Arrays, case: str) -> None:
-    whole, parts = of(found, "whole"), of(found, case)
+@pytest.mark.parametrize("case", ["four", "both"])
+def test_micro_batches_give_the_losses_gradients_and_updates_of_the_whole_batch(found: Arrays, case: str) -> None:
+    whole, cut = of(found, "whole"), of(found, case)
     names = [name for name in whole if name not in ("count", "bytes", "eval", "eval_weights", "plain")]
     assert {"loss", "gradient/d1/kernel", "d2/bias", "optimizer/v/d1/kernel"} <= set(names)
     for name in names:
-        close(parts[name], whole[name], name)
+        close(cut[name], whole[name], name)
 
 
 def test_a_run_without_averages_evaluates_and_exports_its_weights(found: Arrays) -> None:
-    whole, parts = of(found, "whole"), of(found, "parts")
+    whole, cut = of(found, "whole"), of(found, "four")
     for name in ("eval", "eval_weights", "plain"):
-        close(parts[name], whole[name], name)
-    assert not [name for name in parts if name.startswith(("ema/", "sum"))]
+        close(cut[name], whole[name], name)
+    assert not [name for name in cut if name.startswith(("ema/", "sum"))]
 
 
-def test_parts_communicate_as_often_as_they_are(found: Arrays) -> None:
-    whole, two, four = (of(found, case) for case in ("whole", "both", "parts"))
+def test_micro_batches_communicate_as_often_as_they_are(found: Arrays) -> None:
+    whole, two, four = (of(found, case) for case in ("whole", "both", "four"))
     assert four["count"] == 2 * two["count"] == 4 * whole["count"] > 0
     assert four["bytes"] == 2 * two["bytes"]
     # DTensor pads a merged all-reduce otherwise than the one vector that a whole batch's gradients are.
@@ -91,14 +91,14 @@ def test_evaluation_and_export_use_the_averages_and_leave_the_weights(found: Arr
 
 
 def test_training_on_from_a_loaded_state_depends_on_nothing_else(found: Arrays) -> None:
-    for case in ("whole", "parts", "average", "both"):
+    for case in ("whole", "four", "average", "both"):
         first, second = of(found, case)["twice"]
         assert first == second
 
 
 def test_keras_3_accumulates_and_averages_to_the_same(tmp_path: Path) -> None:
     found = work(tmp_path / "stock.npz", "stock")
-    for case in ("parts", "average"):
+    for case in ("four", "average"):
         stock, ours = of(found, f"stock:{case}"), of(found, f"ours:{case}")
         assert len(stock) == (8 if case == "average" else 4)
         for path, value in stock.items():
