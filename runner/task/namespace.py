@@ -65,6 +65,7 @@ class Namespace:
       transpose: (x, axes=None).
       reshape: (x, shape).
       expand_dims: (x, axis).
+      squeeze: (x, axis), a dim of size 1.
       stack: (arrays, axis).
       concatenate: (arrays, axis).
       sparse_cross_entropy: (labels, logits), int32 (...) and float32 (..., C) -> nats (...).
@@ -115,6 +116,7 @@ class Namespace:
     transpose: Function
     reshape: Function
     expand_dims: Function
+    squeeze: Function
     stack: Function
     concatenate: Function
     sparse_cross_entropy: Function
@@ -204,6 +206,8 @@ def _of_jax(jnp: Any) -> Namespace:
         return nn.logsumexp(logits, -1) - chosen
 
     own: dict[str, Function] = {
+        # Its own has slope 1 at 0, TensorFlow's 0, which a loss of exact hits would show.
+        "abs": lambda x: x * lax.stop_gradient(jnp.sign(x)),
         "sigmoid": nn.sigmoid,
         "softplus": nn.softplus,
         "stop_gradient": lax.stop_gradient,
@@ -226,6 +230,10 @@ def _of_numpy(numpy: Any) -> Namespace:
     def log_softmax(x: Any) -> Any:
         return x - logsumexp(x)[..., None]
 
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        x, y = (np.float32(each) if isinstance(each, float) else each for each in (x, y))
+        return np.where(condition, x, y)
+
     def one_hot(x: Any, count: int) -> Any:
         return (np.asarray(x)[..., None] == np.arange(count)).astype(np.float32)
 
@@ -233,6 +241,7 @@ def _of_numpy(numpy: Any) -> Namespace:
         "sigmoid": lambda x: 0.5 * (1.0 + np.tanh(0.5 * x)),
         "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
         "stop_gradient": lambda x: x,
+        "where": where,
         "argmax": lambda x, axis=-1: np.argmax(x, axis).astype(np.int32),
         "one_hot": one_hot,
         "softmax": lambda x: np.exp(log_softmax(x)),
@@ -249,8 +258,10 @@ def _like_numpy(module: Any, name: str, own: dict[str, Function]) -> Namespace:
     """Returns the namespace of a library that has NumPy's functions under NumPy's names."""
 
     def sigmoid_cross_entropy(labels: Any, logits: Any) -> Any:
-        # max(x, 0) - x * z + log(1 + exp(-|x|)), as TensorFlow computes it: nothing overflows.
-        return module.maximum(logits, 0) - logits * labels + module.log1p(module.exp(-module.abs(logits)))
+        # max(x, 0) - x * z + log(1 + exp(-|x|)), chosen as in TensorFlow: nothing overflows, the slope at 0 is right.
+        above = logits >= 0
+        part = module.where(above, logits, module.zeros_like(logits)) - logits * labels
+        return part + module.log1p(module.exp(module.where(above, -logits, logits)))
 
     shared: dict[str, Function] = {
         "cast": lambda x, dtype: module.asarray(x).astype(dtype),

@@ -1,0 +1,186 @@
+"""Batches with outputs for every loss, and what Keras calls the same loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.config.schema_task import OPTIONS, TaskConfig
+from runner.data.base import WEIGHT, ArraySpec
+from runner.task import make_task
+from runner.task.base import Task
+
+Arrays = dict[str, np.ndarray]
+REAL, PADDED = 13, 3  # examples of a batch
+CLASSES = 5
+_WEIGHTS = [1.0, 0.5, 2.0, 3.0, 0.25]
+_REGRESSION = {
+    "mean_squared_error": "MeanSquaredError",
+    "mean_absolute_error": "MeanAbsoluteError",
+    "mean_absolute_percentage_error": "MeanAbsolutePercentageError",
+    "mean_squared_logarithmic_error": "MeanSquaredLogarithmicError",
+    "log_cosh": "LogCosh",
+    "poisson": "Poisson",
+    "cosine_similarity": "CosineSimilarity",
+    "huber": "Huber",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch with a model's outputs, its last examples padding of the others' arrays with outputs of NaN.
+
+    Attributes:
+      config: the task's.
+      specs: of the arrays.
+      batch: by name, with `weight`.
+      outputs: float32 (B, ...).
+      loss: Keras's class of the same loss.
+      options: its arguments.
+      target: what Keras is given for it, of the real examples.
+      weights: of the real examples; None: all 1.
+    """
+
+    config: TaskConfig
+    specs: Mapping[str, ArraySpec]
+    batch: Arrays
+    outputs: np.ndarray
+    loss: str
+    options: Mapping[str, Any]
+    target: np.ndarray
+    weights: np.ndarray | None = None
+
+    @property
+    def task(self) -> Task:
+        """Returns the task, made anew."""
+        return make_task(self.config, self.specs)
+
+
+def config(name: str, target: Sequence[str] = (), example_weight: str | None = None, **options: Any) -> TaskConfig:
+    """Returns a task's config with the other options at their defaults."""
+    return TaskConfig(name, list(target), None, example_weight, asdict(OPTIONS[name](**options)))
+
+
+def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
+    """Returns a batch with examples of padding, and its outputs, NaN in them."""
+    rows = [*range(len(outputs)), *[0] * PADDED]
+    batch = {name: array[rows] for name, array in real.items()}
+    batch[WEIGHT] = np.array([1.0] * len(outputs) + [0.0] * PADDED, np.float32)
+    whole = outputs[rows].astype(np.float32)
+    whole[len(outputs) :] = np.nan
+    return batch, whole
+
+
+def make() -> dict[str, Case]:
+    """Returns all cases by name."""
+    return _classification() | _multilabel() | _regression()
+
+
+def _classification() -> dict[str, Case]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    label = rng.choice([0, 1, 3, 4], REAL).astype(np.int32)  # none of class 2
+    own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
+    logits = rng.normal(scale=3.0, size=(REAL, CLASSES)).astype(np.float32)
+    logits[0], logits[1], logits[2] = 80.0, [-90, 90, 0, 0, 0], [1e4, -1e4, 0, 3, 5]
+    logits[3, 1] = logits[3, 4] = logits[3].max() + 1.0  # two outputs that are equal
+    names = tuple("abcde")
+    specs = {
+        "x": ArraySpec((2,), "float32"),
+        "label": ArraySpec((), "int32", (), names),
+        "own": ArraySpec((), "float32"),
+    }
+    one_hot = np.eye(CLASSES, dtype=np.float32)[label]
+    mixed = (0.7 * one_hot + 0.3 * one_hot[::-1]).astype(np.float32)
+    by_class = np.array(_WEIGHTS, np.float32)
+    batch, outputs = padded({"x": x, "label": label, "own": own}, logits)
+    soft_batch, _ = padded({"x": x, "label": mixed}, logits)
+    soft_specs = {"x": specs["x"], "label": ArraySpec((CLASSES,), "float32", (), names)}
+    sparse, dense = "SparseCategoricalCrossentropy", "CategoricalCrossentropy"
+    unweighted = {name: specs[name] for name in ("x", "label")}
+
+    def case(
+        loss: str, target: np.ndarray, weights: np.ndarray | None = None, smooth: float = 0.0, **more: Any
+    ) -> Case:
+        weighted = more.get("example_weight") is not None
+        told = {"from_logits": True} | ({"label_smoothing": smooth} if smooth else {})
+        made = config("classification", label_smoothing=smooth, **more)
+        return Case(made, specs if weighted else unweighted, batch, outputs, loss, told, target, weights)
+
+    soft = config("classification")
+    smooth_soft = config("classification", label_smoothing=0.2)
+    logits_of = {"from_logits": True}
+    return {
+        "classes": case(sparse, label, top_k=3),
+        "classes smoothed": case(dense, one_hot, smooth=0.1),
+        "classes weighted": case(sparse, label, by_class[label], class_weights=_WEIGHTS),
+        "classes named weights": case(
+            sparse, label, np.where(label == 3, 4.0, 1.0).astype(np.float32), class_weights={"d": 4.0}
+        ),
+        "examples weighted": case(sparse, label, own, example_weight="own"),
+        "both weighted": case(
+            dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=_WEIGHTS
+        ),
+        "probabilities": Case(soft, soft_specs, soft_batch, outputs, dense, logits_of, mixed),
+        "probabilities smoothed": Case(
+            smooth_soft, soft_specs, soft_batch, outputs, dense, logits_of | {"label_smoothing": 0.2}, mixed
+        ),
+    }
+
+
+def _multilabel() -> dict[str, Case]:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    labels = (rng.random((REAL, 4)) < [0.5, 0.2, 0.9, 0.0]).astype(np.uint8)  # none has the last
+    logits = rng.normal(scale=2.0, size=(REAL, 4)).astype(np.float32)
+    logits[0], logits[1] = [0.0, -100.0, 100.0, 0.0], [100.0, -100.0, 1e4, -1e4]
+    batch, outputs = padded({"x": x, "labels": labels}, logits)
+    specs = {"x": ArraySpec((2,), "float32"), "labels": ArraySpec((4,), "uint8", (), tuple("pqrs"))}
+    columns = {f"is_{i}": labels[:, i].astype(np.float32) for i in range(4)}
+    column_batch, _ = padded({"x": x} | columns, logits)
+    column_specs = {"x": specs["x"]} | {name: ArraySpec((), "float32") for name in columns}
+    told, target = {"from_logits": True}, labels.astype(np.float32)
+    loss = "BinaryCrossentropy"
+    return {
+        "labels": Case(config("multilabel"), specs, batch, outputs, loss, told, target),
+        "labels smoothed": Case(
+            config("multilabel", label_smoothing=0.2),
+            specs,
+            batch,
+            outputs,
+            loss,
+            told | {"label_smoothing": 0.2},
+            target,
+        ),
+        "label columns": Case(
+            config("multilabel", list(columns), threshold=0.3), column_specs, column_batch, outputs, loss, told, target
+        ),
+    }
+
+
+def _regression() -> dict[str, Case]:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
+    found: dict[str, Case] = {}
+    for shape in ((), (3,), (2, 3)):
+        y = rng.uniform(0.1, 4.0, (REAL, *shape)).astype(np.float32)
+        near = np.abs(y + rng.normal(size=y.shape)).astype(np.float32) + 0.05
+        outputs = near if shape else near[:, None]
+        batch, whole = padded({"x": x, "y": y, "own": own}, outputs)
+        specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32"), "own": ArraySpec((), "float32")}
+        for name, loss in _REGRESSION.items():
+            if name == "cosine_similarity" and not shape:
+                continue  # of numbers it is a sign
+            options = {"delta": 0.7} if name == "huber" else {}
+            made = config("regression", loss=name, example_weight="own", **options)
+            target = y if shape else y[:, None]
+            weights = own if len(shape) < 2 else None  # Keras spreads an example's weight over its vectors
+            if weights is None:
+                made = config("regression", loss=name, **options)
+            kept = specs if weights is not None else {key: specs[key] for key in ("x", "y")}
+            found[f"{name} {list(shape)}"] = Case(made, kept, batch, whole, loss, options, target, weights)
+    return found

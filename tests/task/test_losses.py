@@ -1,0 +1,106 @@
+"""Losses, gradients, metrics and totals are the same in every library, on a mesh, and Keras's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.task import namespace
+from tests import forks
+from tests.task import cases
+from tests.task.functions import CALLS
+from tests.task.worker import of_case
+
+ROOT = Path(__file__).parents[2]
+CASES = cases.make()
+LIBRARIES = {"tensorflow": "tensorflow", "jax.numpy": "jax"}
+# The mesh's numbers are those of its devices' halves, added up in another order.
+PLACES = [("tensorflow", ""), ("tensorflow", "mesh "), ("jax.numpy", "")]
+# Sums of float32, of up to 13 examples, in another order and form: a few units in the last place of the largest term.
+CLOSE = {"rtol": 3e-6, "atol": 3e-6}
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, cases.Arrays]:
+    folder = tmp_path_factory.mktemp("numbers")
+    return {library: _of_library(folder / f"{library}.npz", library) for library in LIBRARIES}
+
+
+def _of_library(out: Path, library: str) -> cases.Arrays:
+    environment = os.environ | {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT)}
+    environment["DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"] = "0"  # as the engine sets it
+    command = [sys.executable, "-m", "tests.task.worker", library, str(out)]
+    done = forks.run(command, library=LIBRARIES[library], cwd=ROOT, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(out))
+
+
+def _of_place(numbers: dict[str, cases.Arrays], name: str, library: str, place: str) -> cases.Arrays:
+    prefix = f"{name}: {place}"
+    return {key.removeprefix(prefix): value for key, value in numbers[library].items() if key.startswith(prefix)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "place"), PLACES)
+def test_losses_and_their_gradients_are_those_of_keras(
+    numbers: dict[str, cases.Arrays], library: str, place: str
+) -> None:
+    """Mean losses to float32's last places; padding, whose outputs are NaN, adds nothing to either."""
+    for name in CASES:
+        found = _of_place(numbers, name, library, place)
+        keras = _of_place(numbers, name, library, "")
+        np.testing.assert_allclose(found["sum"] / cases.REAL, keras["keras loss"], **CLOSE, err_msg=name)
+        gradient = found["gradient"][: cases.REAL] / cases.REAL
+        largest = np.abs(keras["keras gradient"]).max()
+        np.testing.assert_allclose(
+            gradient, keras["keras gradient"], rtol=3e-6, atol=3e-6 * largest, err_msg=f"{name}, gradient"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "place"), PLACES)
+def test_every_library_computes_what_numpy_does(numbers: dict[str, cases.Arrays], library: str, place: str) -> None:
+    """Totals as what is added up of them: sums about a mean are 0 but for rounding, and have no digits to compare."""
+    ops = namespace.of(np)
+    for name, case in CASES.items():
+        found = _of_place(numbers, name, library, place)
+        with np.errstate(invalid="ignore", over="ignore"):
+            wanted = {key: np.asarray(value) for key, value in of_case(case, ops, case.outputs, case.batch).items()}
+        assert {key: value.shape for key, value in found.items() if key in wanted} == {
+            key: value.shape for key, value in wanted.items()
+        }
+        for key in wanted:
+            if not key.startswith("total"):
+                real = ... if key == "sum" else slice(None, cases.REAL)
+                np.testing.assert_allclose(found[key][real], wanted[key][real], **CLOSE, err_msg=f"{name}, {key}")
+        totals, theirs = (case.task.addends(_totals(of)) for of in (found, wanted))
+        for key, value in theirs.items():
+            np.testing.assert_allclose(totals[key], value, **CLOSE, err_msg=f"{name}, {key}")
+
+
+def _totals(numbers: cases.Arrays) -> cases.Arrays:
+    return {k.removeprefix("total "): v.astype(np.float64) for k, v in numbers.items() if k.startswith("total ")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_function_is_that_of_numpy(numbers: dict[str, cases.Arrays], library: str) -> None:
+    ops = namespace.of(np)
+    for name, call in CALLS.items():
+        wanted, found = np.asarray(call(ops)), numbers[library][f"function: {name}"]
+        assert found.dtype == wanted.dtype or name == "shape", name
+        np.testing.assert_allclose(found, wanted, **CLOSE, err_msg=name)
+
+
+def test_every_function_of_the_namespace_is_called() -> None:
+    called = {name.split()[0] for name in CALLS}
+    assert called == set(namespace._FIELDS) - {"name", "keras_name"} | {"shape"}
+
+
+def test_a_namespace_of_another_library_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"numpy, tensorflow, jax\.numpy, not of os"):
+        namespace.of(os)
