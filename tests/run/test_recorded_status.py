@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from runner.config.errors import EngineError, Interrupted, TrackingError
-from runner.run.train import recorded
+from runner.run.record import recorded
 from runner.tracking import NullTracker, Status
 
 

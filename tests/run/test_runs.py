@@ -140,7 +140,7 @@ def test_a_model_that_reads_what_it_wrote_is_refused_and_runs_with_the_all_reduc
 
 CANARY = """
 import sys
-from runner import mesh
+from runner.engine.dtensor import mesh
 from runner.engine.dtensor import canary
 from runner.engine.dtensor.environment import prepare_environment
 from runner.config.errors import EngineError
@@ -149,7 +149,7 @@ from tests.engine import cases
 config = cases.config({"batch": int(sys.argv[1])})
 config.engine.combine_all_reduces = sys.argv[2] == "combined"
 prepare_environment(config)
-made = mesh.configure_dtensor(config.mesh, None)
+made = mesh.configure(config.mesh, None)
 canary.check(made, "batch", reread=False)
 try:
     canary.check(made, "batch", reread=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from runner.config.checks_trainer import with_metrics
 from runner.config.errors import ConfigError, EngineError
 from runner.config.schema import (
     CheckpointConfig,
@@ -78,6 +79,7 @@ def train(
     run: RunConfig, engine: NumpyEngine, folder: Path, start: loop.Start | None = None, *, validates: bool = False
 ) -> tuple[loop.Result, Seen]:
     """Trains with checkpoints in `folder`, as `runner.run.train` does."""
+    run = replace(run, trainer=with_metrics(run.trainer, KnownTask().directions))
     seen, held = Seen(), cast(Engine, engine)
     keep = run.trainer.checkpoint
     saver: Saver = NoSaver()

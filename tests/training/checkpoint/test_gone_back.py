@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.training.checkpoint import kept, lineage, storage
+from runner.training.checkpoint import best, kept, lineage, storage
 from runner.training.checkpoint.kept import Kept
 from runner.training.checkpoint.storage import Checkpoint
 from tests.training.checkpoint.numpy_engine import NumpyEngine
@@ -49,26 +49,24 @@ def test_a_crash_before_the_first_save_leaves_all_as_it_was(folder: Path) -> Non
 
 
 def test_a_crash_after_it_goes_on_from_the_new_history_and_the_old_one_is_still_there(folder: Path) -> None:
-    old, best = {step: at(folder, step)["d/kernel"] for step in storage.steps(folder)}, storage.best(folder)
+    old, noted = {step: at(folder, step)["d/kernel"] for step in storage.steps(folder)}, best.read(folder)
     die_after(folder, 10, 30)  # in step 18 or so, saved at 15
     assert live(folder)[-1] < 20
     assert not np.array_equal(at(folder, live(folder)[-1])["d/kernel"], old.get(live(folder)[-1]))
     for step in (20, 24):
         np.testing.assert_array_equal(at(folder, step)["d/kernel"], old[step])
-    assert storage.best(folder) == best or storage.best(folder)["step"] in live(folder)  # type: ignore[index]
+    assert best.read(folder) == noted or best.read(folder)["step"] in live(folder)  # type: ignore[index]
     assert kept.after(folder, live(folder)[-1]) == [step for step in storage.steps(folder) if step not in live(folder)]
 
 
 def test_the_best_stays_until_there_is_a_new_one_though_others_are_saved(folder: Path) -> None:
-    storage.write_best(
-        folder, {"metric": "train/loss", "value": at(folder, 20).about["metrics"]["train/loss"], "step": 20}
-    )
+    best.write(folder, {"metric": "train/loss", "value": at(folder, 20).about["metrics"]["train/loss"], "step": 20})
     place = Kept(folder, 10)
     assert place.best() is None, "it is of the other history"
     for step in (15, 22):
         place.write(content_of(place, step), None)
         place.remove_old(99, step)
-    assert storage.best(folder) is not None
+    assert best.read(folder) is not None
     assert 20 in storage.steps(folder)
     place.write(content_of(place, 23), {"metric": "eval/loss", "value": 0.1, "step": 23})
     place.remove_old(99, 23)
@@ -79,16 +77,14 @@ def test_the_best_stays_until_there_is_a_new_one_though_others_are_saved(folder:
 
 def content_of(place: Kept, step: int) -> storage.Content:
     made = content(step)
-    return storage.Content(step, made.parts, made.history, made.about, place.lineage)
+    return storage.Content(step, made.shards, made.history, made.about, place.lineage)
 
 
 def test_a_best_whose_checkpoint_another_history_replaces_is_the_best_no_more(folder: Path) -> None:
-    storage.write_best(
-        folder, {"metric": "train/loss", "value": at(folder, 20).about["metrics"]["train/loss"], "step": 20}
-    )
+    best.write(folder, {"metric": "train/loss", "value": at(folder, 20).about["metrics"]["train/loss"], "step": 20})
     place = Kept(folder, 10)
     place.write(content_of(place, 20), None)
-    assert storage.best(folder) is None
+    assert best.read(folder) is None
 
 
 def test_a_damaged_checkpoint_that_a_run_goes_back_behind_is_not_the_last_and_not_deleted(folder: Path) -> None:

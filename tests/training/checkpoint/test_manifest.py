@@ -100,6 +100,10 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "metrics in words": lambda found: found.update(metrics={"eval/loss": "low"}),
     "words that break a line": lambda found: found.update(saved_at="now\nerror: x"),
     "depth": lambda found: found.update(config=json.loads("[" * 200 + "]" * 200)),
+    "an encoding in words": lambda found: found.update(encoding="none"),
+    "a category that is no text": lambda found: found.update(encoding={"categories": {"town": ["Rome", 1]}}),
+    "a mean that is no number": lambda found: found.update(encoding={"mean": {"x": [float("nan")]}}),
+    "constants in words": lambda found: found.update(constants={"scale": ["1.0"]}),
     "a past out of order": lambda found: found.update(went_back=[[2, 1], [1, 1]]),
 }
 
@@ -178,7 +182,7 @@ def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_no_damage_but_refused(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
-    forge(written, lambda found: found.update(format=2))
+    forge(written, lambda found: found.update(format=storage.FORMAT + 1))
     with pytest.raises(ConfigError, match="use the version of the runner that wrote it") as refused:
         Checkpoint(written)
     assert not isinstance(refused.value, DamagedError)

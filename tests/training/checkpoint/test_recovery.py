@@ -13,10 +13,12 @@ from omegaconf import OmegaConf
 
 from runner.config.errors import ConfigError
 from runner.config.schema import EarlyStoppingConfig, RunConfig
+from runner.data.base import Encoding
 from runner.evaluate.saved import open_saved
 from runner.tracking import NullTracker, process
-from runner.training.checkpoint import arguments, files, recovery, runs, storage
+from runner.training.checkpoint import arguments, best, files, recovery, runs, storage
 from tests.data.conftest import python
+from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import NumpyEngine
 from tests.training.checkpoint.test_storage import content
 
@@ -41,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     saved = runs.register(tmp_path, "aaaa", tracked=True, overrides=["trainer.epochs=5"])
     for step in (10, 20, 30):
         storage.write(saved.folder, content(step, "aaaa"))
-    storage.write_best(saved.folder, {"metric": "eval/loss", "value": 0.1, "step": 20})
+    best.write(saved.folder, {"metric": "eval/loss", "value": 0.1, "step": 20})
     runs.end(saved, finished=False)
     return saved.folder
 
@@ -144,6 +146,9 @@ def saved(
             before,
             ended,
             lock,  # type: ignore[arg-type]
+            goal=None,
+            encoding=Encoding(),
+            constants={},
         ),
     ):
         return [step for path in folder.parent.iterdir() for step in storage.steps(path)]
@@ -193,9 +198,9 @@ def test_a_new_run_takes_no_folder_that_has_checkpoints(folder: Path, monkeypatc
 
 def test_a_branch_that_has_nothing_to_train_is_refused(folder: Path, held: ExitStack) -> None:
     origin = previous(held, branch=str(folder))
-    recovery.check_unfinished(RunConfig(), origin, 31)
+    recovery.check_unfinished(RunConfig(), origin, 31, KnownTask())
     with pytest.raises(ConfigError, match="branch=aaaa is refused: the run has done its 30 steps"):
-        recovery.check_unfinished(RunConfig(), origin, 30)
+        recovery.check_unfinished(RunConfig(), origin, 30, KnownTask())
 
 
 def test_evaluation_takes_no_branch(folder: Path) -> None:
@@ -228,7 +233,7 @@ def test_a_checkpoint_of_another_run_is_refused(folder: Path) -> None:
 
 def test_a_history_that_can_not_be_gone_on_from_is_refused(folder: Path) -> None:
     made = content(40, "aaaa")
-    storage.write(folder, storage.Content(40, made.parts, {"train": made.history["open"]}, made.about))
+    storage.write(folder, storage.Content(40, made.shards, {"train": made.history["open"]}, made.about))
     run, _ = runs.find("resume", "latest", folder.parent)
     with pytest.raises(ConfigError, match="its history must hold train, open, epoch"):
         runs.open_checkpoint("resume", run, None)
@@ -237,10 +242,10 @@ def test_a_history_that_can_not_be_gone_on_from_is_refused(folder: Path) -> None
 def test_a_best_that_is_damaged_is_refused_and_with_early_stopping_the_best_is_opened(folder: Path) -> None:
     early = {"trainer": {"early_stopping": {"metric": EarlyStoppingConfig("eval/loss").metric}}}
     made = content(30, "aaaa")
-    storage.write(folder, storage.Content(30, made.parts, made.history, {**made.about, "config": early}))
+    storage.write(folder, storage.Content(30, made.shards, made.history, {**made.about, "config": early}))
     run, _ = runs.find("run", "latest", folder.parent)
     assert runs.open_checkpoint("run", run, None).step == 20
     assert runs.open_checkpoint("resume", run, None).step == 30
-    (folder / storage.BEST).write_text("{}")
+    (folder / best.NAME).write_text("{}")
     with pytest.raises(ConfigError, match=r"its best checkpoint is not known .*best.json is not as it was written"):
         runs.open_checkpoint("run", run, None)

@@ -9,7 +9,7 @@ import pytest
 
 from runner.config.errors import ConfigError
 from runner.tracking import process
-from runner.training.checkpoint import arguments, files, resume, runs, storage
+from runner.training.checkpoint import arguments, best, files, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
@@ -41,7 +41,7 @@ def test_a_run_is_found_by_id_beginning_folder_or_as_the_latest(folder: Path) ->
 
 
 def test_the_best_is_found_by_its_name(folder: Path) -> None:
-    files.write_json(folder / "aaaa2222" / storage.BEST, {"metric": "eval/loss", "value": 0.1, "step": 10})
+    files.write_json(folder / "aaaa2222" / best.NAME, {"metric": "eval/loss", "value": 0.1, "step": 10})
     assert runs.find("run", "latest@best", folder)[1] == 10
 
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.errors import ConfigError
-from runner.engine.base import Part
-from runner.training.checkpoint import files, storage
+from runner.engine.base import Shard
+from runner.training import past
+from runner.training.checkpoint import best, files, storage
 from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -26,31 +27,27 @@ ABOUT = {
     "saved_at": "2024-01-01T00:00:00+0000",
     "metrics": {"eval/loss": 0.1, "train/loss": float("nan")},
 }
-HISTORY = {
-    "train": np.array([[2, 0.1, np.nan]]),
-    "open": np.zeros((0, 2)),
-    "epoch": np.zeros(3),
-    "evaluations": np.zeros((0, 4)),
-    "confusion": np.zeros((0, 0), np.int64),
-}
+PAST = past.begin(["accuracy"])
+PAST.train.append((2, {"loss": 0.1, "accuracy": np.nan}))
+HISTORY = past.to_arrays(PAST)
 
 
-def split(array: np.ndarray, rows: int, columns: int) -> list[Part]:
-    """Cuts a matrix into a grid of parts, as a mesh of that shape holds it."""
+def split(array: np.ndarray, rows: int, columns: int) -> list[Shard]:
+    """Cuts a matrix into a grid of shards, as a mesh of that shape holds it."""
     return [
-        Part((int(i[0]), int(j[0])), array[np.ix_(i, j)], array.shape)
+        Shard((int(i[0]), int(j[0])), array[np.ix_(i, j)], array.shape)
         for i in np.array_split(np.arange(array.shape[0]), rows)
         for j in np.array_split(np.arange(array.shape[1]), columns)
     ]
 
 
 def content(step: int = 3, run: str = "r") -> Content:
-    parts = {
+    shards = {
         "d1/kernel": split(WHOLE, 2, 2),
-        "optimizer/m/d1/kernel": [Part((0, 0), WHOLE * 2, WHOLE.shape)],
-        "step": [Part((), np.array(7, np.int64), ())],
+        "optimizer/m/d1/kernel": [Shard((0, 0), WHOLE * 2, WHOLE.shape)],
+        "step": [Shard((), np.array(7, np.int64), ())],
     }
-    return Content(step, parts, HISTORY, {**ABOUT, "run": run})
+    return Content(step, shards, HISTORY, {**ABOUT, "run": run})
 
 
 def test_arrays_history_and_words_come_back(tmp_path: Path) -> None:
@@ -64,7 +61,7 @@ def test_arrays_history_and_words_come_back(tmp_path: Path) -> None:
     assert found["d1/kernel"].dtype == np.float32
     assert (found.shape("d1/kernel"), len(found)) == ((6, 4), 3)
     np.testing.assert_array_equal(found.history()["train"], content().history["train"])
-    assert found.history()["open"].shape == (0, 2)
+    assert found.history()["open"].shape == (0,)
 
 
 @given(rows=st.integers(1, 6), columns=st.integers(1, 4))
@@ -124,7 +121,7 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     manifest = json.loads((written / "checkpoint.json").read_text())
     (written / "checkpoint.json").write_text(json.dumps({**manifest, "format": 99, "news": True}))
-    with pytest.raises(ConfigError, match="it has format 99, this version reads up to 1"):
+    with pytest.raises(ConfigError, match="it has format 99, this version reads up to 2"):
         Checkpoint(written)
 
 
@@ -146,7 +143,7 @@ def test_what_was_never_finished_is_no_checkpoint(tmp_path: Path, monkeypatch: p
 
 def test_a_step_that_is_saved_again_replaces_the_one_before(tmp_path: Path) -> None:
     storage.write(tmp_path, content())
-    storage.write(tmp_path, Content(3, {"w": [Part((0,), np.ones(1), (1,))]}, {"train": WHOLE}, ABOUT))
+    storage.write(tmp_path, Content(3, {"w": [Shard((0,), np.ones(1), (1,))]}, {"train": WHOLE}, ABOUT))
     assert list(Checkpoint(storage.place(tmp_path, 3))) == ["w"]
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -155,10 +152,10 @@ def test_files_are_as_open_to_others_as_the_user_lets_new_ones_be(tmp_path: Path
     before = os.umask(0o027)
     try:
         written = storage.write(tmp_path, content())
-        storage.write_best(tmp_path, {"metric": "eval/loss", "value": 0.1, "step": 3})
+        best.write(tmp_path, {"metric": "eval/loss", "value": 0.1, "step": 3})
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in [*written.iterdir(), tmp_path / storage.BEST]} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in [*written.iterdir(), tmp_path / best.NAME]} == {0o640}
 
 
 def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
@@ -185,7 +182,7 @@ def test_what_can_not_be_written_leaves_nothing_behind(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="No space left"):
         storage.write(tmp_path, content(2))
     with pytest.raises(OSError, match="No space left"):
-        storage.write_best(tmp_path, {})
+        best.write(tmp_path, {})
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
@@ -240,10 +237,10 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
 )
 def test_a_best_that_is_not_so_is_damage(tmp_path: Path, record: dict[str, object], shown: str) -> None:
     storage.write(tmp_path, content())
-    assert storage.best(tmp_path) is None
-    storage.write_best(tmp_path, record)
+    assert best.read(tmp_path) is None
+    best.write(tmp_path, record)
     with pytest.raises(DamagedError, match=shown):
-        storage.best(tmp_path)
+        best.read(tmp_path)
 
 
 def test_checkpoints_of_before_the_manifest_was_a_schema_load() -> None:
@@ -252,5 +249,5 @@ def test_checkpoints_of_before_the_manifest_was_a_schema_load() -> None:
     for step in (20, 24):
         found = Checkpoint(storage.place(run, step))
         assert found["d/kernel"].shape == (16, 3)
-        assert found.history()["evaluations"][:, 0].tolist() == [8, 16, 24][: step // 8]
-    assert storage.best(run) == {"metric": "eval/accuracy", "value": 5 / 14, "step": 24}
+        assert [at for at, _ in past.from_arrays(found.history()).evaluations] == [8, 16, 24][: step // 8]
+    assert best.read(run) == {"metric": "eval/accuracy", "value": 5 / 14, "step": 24}

@@ -11,7 +11,7 @@ import pytest
 
 from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
-from runner.training.checkpoint import storage
+from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint, Content
 from tests.numpy_engine import NumpyEngine
 from tests.training import test_loop
@@ -85,7 +85,7 @@ def test_the_last_state_is_tried_again_and_the_best_with_it(tmp_path: Path, disk
     disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]
     result, _, _ = train(tmp_path, accuracies=[0.5, 0.7])
     assert result.unsaved is None
-    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
+    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
 
 
 def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_the_best(
@@ -118,7 +118,7 @@ EARLY = EarlyStoppingConfig("eval/accuracy", patience=9)
 def test_a_best_that_is_not_saved_is_not_taken_for_the_best(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
     result, seen, engine = train(tmp_path, epochs=3, accuracies=[0.7, 0.9, 0.6], early_stopping=EARLY)
-    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
+    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
     assert result.taken == 10
     assert engine.w == float(Checkpoint(storage.place(tmp_path, 10))["d1/w"])
     assert "the best evaluation, of step 20, has no checkpoint (any more)" in seen.said
@@ -130,7 +130,7 @@ def test_the_last_weights_are_taken_where_they_are_better_than_a_stale_best(tmp_
     disk(lambda step: step in (20, 30))
     result, _, _ = train(tmp_path, epochs=4, accuracies=[0.5, 0.9, 0.91, 0.8], early_stopping=EARLY)
     assert result.taken == 40
-    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.8, "step": 40}
+    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.8, "step": 40}
     assert result.unsaved.startswith("the state of step 30 is not saved"), "which was better"
 
 
@@ -140,17 +140,17 @@ def test_the_next_good_evaluation_is_the_best_after_one_that_was_not_saved(tmp_p
     assert result.unsaved is None, "the last state is saved"
     assert seen.tags["runner.unsaved"].startswith("the state of step 20 is not saved")
     assert any("warning: the best evaluation has no checkpoint: the state of step 20" in line for line in seen.said)
-    assert storage.best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
+    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
 
 
 def test_a_damaged_best_is_said_and_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_best = storage.write_best
+    write_best = best.write
 
     def damages(folder: Path, record: Any) -> None:
         write_best(folder, record)
         (storage.place(folder, 10) / "arrays-00000.safetensors").write_bytes(b"")
 
-    monkeypatch.setattr(storage, "write_best", damages)
+    monkeypatch.setattr(best, "write", damages)
     result, seen, _ = train(tmp_path, accuracies=[0.9, 0.6], early_stopping=EARLY)
     assert result.taken == 20
     assert any("arrays-00000.safetensors has 0 bytes" in line for line in seen.said)
