@@ -75,7 +75,7 @@ def data(shape: tuple[int, ...] = INPUT_SHAPE, classes: int = CLASSES) -> DataSp
 
 
 def stack(images: Array, labels: Array, weights: Array | None = None) -> HostBatches:
-    """Returns batches of images (K, B, H, W, D) and labels (K, B), of which all are real unless weights say otherwise."""
+    """Returns batches of images (K, B, H, W, D) and labels (K, B); all are real unless weights say otherwise."""
     weights = np.ones(labels.shape, np.float32) if weights is None else weights
     return HostBatches({"image": images, "label": labels, WEIGHT: weights}, weights, len(labels))
 

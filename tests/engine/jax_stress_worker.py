@@ -6,21 +6,13 @@ Usage: python -m tests.engine.jax_stress_worker STEPS LOOP, with LOOP `host` or 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, HostBatches
 from tests.engine import cases
 
 _BATCH, _STEPS_A_CALL, _CALLS_IN_FLIGHT = 16, 20, 50
-
-
-def rows(batches: HostBatches) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields images, labels and weights of each batch."""
-    return zip(batches.images, batches.labels, batches.weights, strict=True)
 
 
 def main() -> None:
@@ -28,13 +20,12 @@ def main() -> None:
     steps, loop = int(sys.argv[1]), sys.argv[2]
     config = cases.config({"batch": 8}, hidden=[32])
     config.engine.name, config.engine.loop, config.dataset.batch_size = "jax", loop, _BATCH
-    engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), steps)
+    engine = make_engine(config, cases.data(), steps)
     engine.build()
     batches = cases.batches(_STEPS_A_CALL, _BATCH)
     placed = engine.place(batches)
-    evaluated = [
-        replace(batches, images=x[None], labels=y[None], weights=w[None], steps=1) for x, y, w in rows(batches)
-    ]
+    pairs = zip(batches.arrays["image"], batches.arrays["label"], strict=True)
+    evaluated = [cases.stack(images[None], labels[None]) for images, labels in pairs]
     done, pending = 0, []
     while done < steps:
         pending.append(engine.train_steps(placed, done))
@@ -42,9 +33,9 @@ def main() -> None:
         if len(pending) == _CALLS_IN_FLIGHT:
             engine.evaluate(evaluated)  # its programs start while the last of these runs
             engine.gradients(batches, done)
-            losses = [each.read().loss for each in pending]
+            losses = [each.read().sums["loss"] / _BATCH for each in pending]
             pending.clear()
-    losses = [each.read().loss for each in pending] or losses
+    losses = [each.read().sums["loss"] / _BATCH for each in pending] or losses
     print(done, np.concatenate(losses)[-_STEPS_A_CALL:].mean())
 
 

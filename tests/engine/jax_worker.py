@@ -16,12 +16,14 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from runner.config.schema import LayoutConfig, RunConfig
-from runner.engine.base import DataSpec, HostBatches, as_float, hold, holds_images
+from runner.data.base import ROW, WEIGHT, ArraySource
+from runner.engine import registry
+from runner.engine.base import HostBatches, cache_on_device, caches_split
 from runner.host import paths
 from runner.model import scope
 from tests.engine import cases
 
-DATA = DataSpec(cases.INPUT_SHAPE, cases.CLASSES)
+DATA = cases.data()
 
 
 def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
@@ -39,18 +41,23 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     return config
 
 
-def given(engine: Any, batches: HostBatches, held: bool) -> HostBatches:
-    """Returns batches as the engine is to get them: with `held` it holds their images, and they say where."""
-    if not held:
+def given(engine: Any, batches: HostBatches, cached: bool) -> HostBatches:
+    """Returns batches as the engine is to get them: with `cached` it keeps their arrays, and they say where."""
+    if not cached:
         return batches
-    hold(engine, np.ascontiguousarray(batches.images[::-1]).reshape(-1, *DATA.input_shape))
-    assert holds_images(engine)
-    places = np.arange(batches.labels.size, dtype=np.int32).reshape(batches.labels.shape)
-    return replace(batches, images=places[::-1])
+    # In another order than they are read in.
+    arrays = {
+        name: np.ascontiguousarray(batches.arrays[name][::-1]).reshape(-1, *spec.shape)
+        for name, spec in DATA.arrays.items()
+    }
+    cache_on_device(engine, ArraySource(arrays, DATA.arrays))
+    assert caches_split(engine)
+    rows = np.arange(batches.weights.size, dtype=np.int32).reshape(batches.weights.shape)[::-1]
+    return replace(batches, arrays={ROW: rows, WEIGHT: batches.arrays[WEIGHT]})
 
 
 def on_mesh(
-    config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None, brief: bool, held: bool
+    config: RunConfig, batches: HostBatches, start: dict[str, np.ndarray] | None, brief: bool, cached: bool
 ) -> dict[str, np.ndarray]:
     """Trains one engine; returns losses, initial and final state, and unless `brief` gradients and an evaluation."""
     from runner.engine import make_engine
@@ -60,13 +67,13 @@ def on_mesh(
     if start:
         engine.load_state({path: start.get(path, value) for path, value in engine.state().items()})
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
-    images, batches = batches, given(engine, batches, held)
+    whole, batches = batches, given(engine, batches, cached)
     gradients = {} if brief else {f"gradient/{path}": v for path, v in engine.gradients(batches, 0).items()}
     metrics = engine.train_steps(engine.place(batches), 0).read()
-    found = {"loss": metrics.loss, "accuracy": metrics.accuracy}
+    found = {name: sums / metrics.weight for name, sums in metrics.sums.items()}
     if not brief:
-        evaluation = engine.evaluate([padded(images)])
-        found |= {"eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.confusion}
+        evaluation = engine.evaluate([padded(whole)])
+        found |= {"eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.totals["confusion"]}
     specs = {f"spec/{path}": np.array([str(axis) for axis in v.spec]) for path, v in engine.variables().items()}
     if config.engine.name == "jax":
         rows = [" ".join((c.kind, c.axis, c.phase, c.origin)) for c in engine.collectives()]
@@ -76,21 +83,21 @@ def on_mesh(
     return {**initial, **gradients, **engine.state(), **specs, **found}
 
 
-def planned(config: RunConfig, batches: HostBatches, held: bool) -> dict[str, np.ndarray]:
+def planned(config: RunConfig, batches: HostBatches, cached: bool) -> dict[str, np.ndarray]:
     """Returns the collectives that an engine finds which only plans."""
     from runner.engine import make_engine
 
     engine = make_engine(config, DATA, batches.steps, planning=True)
     engine.build()
-    engine.compile(engine.place(given(engine, batches, held)))
+    engine.compile(engine.place(given(engine, batches, cached)))
     return {"planned": np.array([str(each) for each in engine.collectives()], dtype=str)}
 
 
 def costs(engine: Any, batches: HostBatches) -> dict[str, np.ndarray]:
-    """Returns the program's operations, and the bytes of its arguments beside those of a device's state and images."""
+    """Returns the program's operations, and the bytes of its arguments beside those of a device's state and arrays."""
     cost, placed = engine.program_cost(), engine.place(batches)
     state = sum(info.bytes_per_device for info in engine.variables().values())
-    arrays = [placed.images, placed.labels, *([engine._split] if engine.holds else [])]
+    arrays = [*placed.arrays.values(), *(engine._split.values() if engine.caches else [])]
     rest = cost.argument_bytes - state - sum(array.addressable_shards[0].data.nbytes for array in arrays)
     return {"cost/flops": np.asarray(cost.flops), "cost/rest": np.asarray(rest)}
 
@@ -99,33 +106,35 @@ def padded(batches: HostBatches) -> HostBatches:
     """Returns the first batch with its last 5 examples as padding."""
     weights = batches.weights[:1].copy()
     weights[:, -5:] = 0
-    return HostBatches(batches.images[:1], batches.labels[:1], weights, 1)
+    return cases.stack(batches.arrays["image"][:1], batches.arrays["label"][:1], weights)
 
 
 def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
     """Trains Keras 3's own `train_on_batch` with its own optimizer on one device."""
     import keras
 
-    from runner.engine.jax.adapter import Keras3Factory, Names
-    from runner.optim import rules as optimizer
+    from runner.engine.jax.adapter import Keras3Factory
+    from runner.engine.jax.names import Names
+    from runner.optim.stock import stock_optimizer
 
     drops = bool(config.model.options.get("dropout"))  # ours then, whose masks the step decides
     model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=not drops)
     initial = {f"initial/{path}": np.array(variable.value) for path, variable in Names(model).variables.items()}
     model.compile(
-        optimizer=optimizer.reference(config.optimizer, batches.steps, keras),
+        optimizer=stock_optimizer(config.optimizer, batches.steps, keras),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
         run_eagerly=drops,
     )
+    images_kb, labels_kb = batches.arrays["image"].astype(np.float32) / 255, batches.arrays["label"]
     rows = []
-    for step, (images, labels) in enumerate(zip(as_float(batches.images), batches.labels, strict=True)):
+    for step, (images, labels) in enumerate(zip(images_kb, labels_kb, strict=True)):
         model.reset_metrics()
         with scope.enter(scope.Scope(config.trainer.seed, np.int32(step))):
             rows.append(model.train_on_batch(images, labels))
     counted = padded(batches).weights[0] > 0
-    labels = batches.labels[0][counted]
-    logits = np.asarray(model(as_float(batches.images[0][counted]), training=False))
+    labels = labels_kb[0][counted]
+    logits = np.asarray(model(images_kb[0][counted], training=False))
     confusion = np.zeros((cases.CLASSES, cases.CLASSES), np.int64)
     np.add.at(confusion, (labels, logits.argmax(-1)), 1)
     shifted = logits - logits.max(-1, keepdims=True)
@@ -140,20 +149,18 @@ def main() -> None:
     """Runs every case of the request and writes `<case>:<name>` arrays."""
     request = json.loads(sys.argv[2])
     starts = dict(np.load(request["start"])) if request.get("start") else {}
-    from runner.engine.dtensor import environment as dtensor
-    from runner.engine.jax import environment as jax_environment
-
-    environment = dtensor if request["engine"] == "keras_dtensor" else jax_environment
     arrays: dict[str, np.ndarray] = {}
     for run in request["runs"]:
         config = config_of(request, run)
-        environment.prepare_environment(config)
+        registry.load(config)
         batches = cases.batches(run.get("steps", cases.STEPS), config.dataset.batch_size)
         key = f"{run['name']}:initial/"
         start = {name.removeprefix(key): value for name, value in starts.items() if name.startswith(key)}
-        brief, held = request.get("brief", False), run.get("held", False)
-        got = plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start, brief, held)
-        got |= planned(config, batches, held) if request.get("plans") else {}
+        brief, cached = request.get("brief", False), run.get("cached", False)
+        got = (
+            plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start, brief, cached)
+        )
+        got |= planned(config, batches, cached) if request.get("plans") else {}
         arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
     np.savez(sys.argv[1], **arrays)  # type: ignore[arg-type]
 

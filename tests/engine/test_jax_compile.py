@@ -30,20 +30,18 @@ PROGRAM = r"""
 import json, os, sys
 os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
 from runner.engine import make_engine
-from runner.engine.jax import environment as jax_environment
-from runner.engine.base import DataSpec
 from tests.engine import cases
 layers, meshes = map(json.loads, sys.argv[1:])
 
-ways = []
+modes = []
 for axes, loop, _ in meshes:
     config = cases.config(axes, None, "runner.model.convnet.build", dropout=0.5)
-    config.layout.inputs["image"][1] = "height" if "height" in axes else None
+    if "height" in axes:
+        config.layout.inputs["image"] = ["batch", "height", None, None]
     config.engine.name, config.engine.loop = "jax", loop
-    jax_environment.prepare_environment(config)
-    engine = make_engine(config, DataSpec(cases.INPUT_SHAPE, cases.CLASSES), 1, planning=True)
+    engine = make_engine(config, cases.data(), 1, planning=True)
     engine.build()
-    ways.append(engine._way.loop_on_device)
+    modes.append(engine._mode.loop_on_device)
 
 import jax, keras, numpy as np
 from runner.engine.jax.compile import slow_in_loops
@@ -58,7 +56,7 @@ def slow(layers, text):
     return slow_in_loops(jax.make_jaxpr(jax.grad(loss, (0, 1)))(weights, np.ones((2, 12, 12, 6), np.float32)).jaxpr)
 
 own = jax_keras(on_cpu=True).layers
-print(json.dumps([ways, [[slow(keras.layers, text), slow(own, text)] for text in layers]]))
+print(json.dumps([modes, [[slow(keras.layers, text), slow(own, text)] for text in layers]]))
 """
 
 pytestmark = pytest.mark.slow

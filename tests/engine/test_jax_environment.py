@@ -13,11 +13,10 @@ import pytest
 
 from runner.config import checks
 from runner.config.errors import ConfigError
-from runner.config.schema import EngineConfig, MeshConfig, RunConfig
-from runner.engine.jax import environment as jax_environment
-from runner.engine.jax.arrays import fits
+from runner.engine.jax import environment
 from runner.host import cores
 from tests.engine import cases
+from tests.engine.jax_runs import answer
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lines"]
@@ -26,11 +25,11 @@ DIGITS = ["engine=jax", "dataset=digits", "tracking=none", "trainer.progress=lin
 def run(folder: Path, blocked: str, *overrides: str) -> subprocess.CompletedProcess[str]:
     """Runs the train command without the blocked packages; `-` blocks none."""
     command = [sys.executable, "-m", "tests.engine.blocked_worker", blocked, *DIGITS, *overrides]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [*command, f"hydra.run.dir={folder / 'run'}"],
         cwd=folder,
-        env=environment,
+        env=variables,
         capture_output=True,
         text=True,
         timeout=300,
@@ -75,7 +74,7 @@ def test_it_loads_no_tensorflow_where_it_is_installed(tmp_path: Path, model: str
 
 def test_xla_gets_a_thread_a_device_and_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "6"})
-    jax_environment.prepare_environment(cases.config({"batch": 16, "model": 8}))
+    environment.prepare_environment(cases.config({"batch": 16, "model": 8}))
     assert os.environ["PJRT_NPROC"] == "134"
     assert os.environ["KERAS_BACKEND"] == "jax"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
@@ -84,18 +83,18 @@ def test_xla_gets_a_thread_a_device_and_one_a_core(monkeypatch: pytest.MonkeyPat
 def test_a_job_beside_others_takes_the_threads_of_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "4"})
-    assert jax_environment.threads(devices=1) == 4
-    assert jax_environment.threads(devices=8) == 12
+    assert environment.threads(devices=1) == 4
+    assert environment.threads(devices=8) == 12
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "1"})
-    assert jax_environment.threads(devices=8) == 10, "two besides the devices', however few the cores"
+    assert environment.threads(devices=8) == 10, "two besides the devices', however few the cores"
     monkeypatch.setattr(os, "environ", {})
-    assert jax_environment.threads(devices=1) == 64
+    assert environment.threads(devices=1) == 64
 
 
 def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = "--xla_cpu_collective_call_terminate_timeout_seconds"
     monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "512", "XLA_FLAGS": f"--xla_cpu_enable_fast_math=true {flag}=7"})
-    jax_environment.prepare_environment(cases.config({"batch": 8}))
+    environment.prepare_environment(cases.config({"batch": 8}))
     assert os.environ["PJRT_NPROC"] == "512"
     flags = os.environ["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_cpu_enable_fast_math=true", f"{flag}=7"]
@@ -104,21 +103,28 @@ def test_what_the_environment_says_already_is_kept_where_it_is_safe(monkeypatch:
 
 def test_too_few_threads_are_raised_to_what_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PJRT_NPROC": "2"})
-    jax_environment.prepare_environment(cases.config({"batch": 8}))
+    environment.prepare_environment(cases.config({"batch": 8}))
     assert int(os.environ["PJRT_NPROC"]) >= 10
 
 
-@pytest.mark.parametrize(
-    ("data", "device", "images", "expected"),
-    [
-        ("auto", "cpu", 128 << 20, True),  # 8 copies of 128 MiB in one memory
-        ("auto", "cpu", (128 << 20) + 1, False),
-        ("auto", "gpu", 1 << 30, True),
-        ("auto", "gpu", (1 << 30) + 1, False),
-        ("device", "cpu", 1 << 40, True),
-        ("host", "gpu", 1, False),
-    ],
-)
-def test_images_of_up_to_a_gibibyte_are_held(data: str, device: str, images: int, expected: bool) -> None:
-    config = RunConfig(engine=EngineConfig("jax", data=data), mesh=MeshConfig({"batch": 8}, device))
-    assert fits(images, config) == expected
+SIZES = [
+    ("auto", "cpu", 128 << 20, True),  # 8 copies of 128 MiB in one memory
+    ("auto", "cpu", (128 << 20) + 1, False),
+    ("auto", "gpu", 1 << 30, True),
+    ("auto", "gpu", (1 << 30) + 1, False),
+    ("device", "cpu", 1 << 40, True),
+    ("host", "gpu", 1, False),
+]
+FITS = r"""
+import json, os, sys
+os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
+from runner.config.schema import EngineConfig, MeshConfig, RunConfig
+from runner.engine.jax.shards import fits
+cases = json.loads(sys.argv[1])
+configs = [RunConfig(engine=EngineConfig("jax", data=d), mesh=MeshConfig({"batch": 8}, k)) for d, k, _, _ in cases]
+print(json.dumps([fits(size, config) for config, (_, _, size, _) in zip(configs, cases)]))
+"""
+
+
+def test_splits_of_up_to_a_gibibyte_are_kept_on_the_devices() -> None:
+    assert answer(FITS, SIZES) == [expected for *_, expected in SIZES]

@@ -22,8 +22,8 @@ ONE_DEVICE = [
     {**CONVNET, "name": "convnet"},
     {**VIT, "name": "vit", "steps": STEPS},
 ]
-# On a mesh the devices hold the images, as in training; the first run is repeated with images that are streamed.
-RUNS = [{**run, "held": True} for run in ONE_DEVICE]
+# On a mesh the devices keep the split, as in training; the first run is repeated with arrays that are streamed.
+RUNS = [{**run, "cached": True} for run in ONE_DEVICE]
 STREAMED = {**ONE_DEVICE[0], "name": "mlp_streamed"}
 CASES = [
     ({"batch": 4, "model": 2}, "megatron"),

@@ -7,9 +7,15 @@ import pytest
 from runner import layout
 from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.data.base import WEIGHT, ArraySpec
+from runner.layout.inputs import input_specs
 
 AXES = {"batch": 2, "model": 4}
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
+
+
+def images(height: int, width: int) -> dict[str, ArraySpec]:
+    return {"image": ArraySpec((height, width, 1), "uint8", ("height", "width", "channel"))}
 
 
 def make(*rules: RuleConfig, image: list[str | None] | None = None) -> LayoutConfig:
@@ -178,15 +184,83 @@ def test_a_shard_rule_that_splits_nothing_is_warned_of() -> None:
 def test_images_that_the_axes_do_not_divide_are_refused_with_what_works() -> None:
     axes = {"batch": 2, "height": 3}
     config = make(image=["batch", "height", None, None])
-    layout.check_inputs(config, (8, 27, 28, 1), axes)
+    layout.check_inputs(config, images(27, 28), 8, axes)
     with pytest.raises(ConfigError) as caught:
-        layout.check_inputs(config, (8, 28, 30, 1), axes)
+        layout.check_inputs(config, images(28, 30), 8, axes)
     assert str(caught.value) == (
         "layout.inputs.image=[batch,height,null,null] is refused: axis 'height' of size 3 does not divide dim 1, the "
-        "height (28), of images [8, 28, 30, 1]; put null at dim 1, or height at dim 2 (30), or give height a size "
+        "height (28), of [8, 28, 30, 1]; put null at dim 1, or height at dim 2 (30), or give height a size "
         "that divides 28: 2, 4, 7, 14, or set dataset.image_size=[30,30]"
     )
     with pytest.raises(
         ConfigError, match=r"dim 3, the channel \(1\).*; put null at dim 3, or height at dim 1 \(27\)$"
     ):
-        layout.check_inputs(make(image=["batch", None, None, "height"]), (8, 27, 28, 1), axes)
+        layout.check_inputs(make(image=["batch", None, None, "height"]), images(27, 28), 8, axes)
+
+
+ARRAYS = {
+    "photo": ArraySpec((8, 6, 3), "uint8", ("height", "width", "channel")),
+    "tokens": ArraySpec((12,), "int32", ("sequence",)),
+    "age": ArraySpec((), "float32"),
+}
+
+
+def checked(**inputs: list[str | None]) -> None:
+    config = LayoutConfig(inputs=dict(inputs))
+    layout.check(config, {"batch": 2, "split": 4})
+    layout.check_inputs(config, ARRAYS, 8, {"batch": 2, "split": 4})
+
+
+def test_any_array_of_a_dataset_may_be_split_and_a_recorded_label_is_let_be() -> None:
+    checked(tokens=["batch", "split"], photo=["batch", "split", None, None], label=["batch"])
+    checked(age=["split"])
+    checked()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (
+            {"foto": ["batch", None, None, None]},
+            "layout.inputs.foto=[batch,null,null,null] is refused: one of the dataset's arrays photo, tokens, age; "
+            "did you mean photo?",
+        ),
+        (
+            {"label": ["batch", None]},
+            "layout.inputs.label=[batch,null] is refused: one of the dataset's arrays photo, tokens, age; see python "
+            "-m runner --cfg job",
+        ),
+        (
+            {"tokens": ["batch"]},
+            "layout.inputs.tokens=[batch] is refused: 2 entries, one a dim of [batch, sequence]; write "
+            "layout.inputs.tokens=[batch,null]",
+        ),
+        (
+            {"photo": ["batch", None, "split", None]},
+            "layout.inputs.photo=[batch,null,split,null] is refused: axis 'split' of size 4 does not divide dim 2, "
+            "the width (6), of [8, 8, 6, 3]; put null at dim 2, or split at dim 1 (8), or give split a size that divides "
+            "6: 2, 3, 6, or set dataset.image_size=[8,8]",
+        ),
+    ],
+)
+def test_inputs_that_the_arrays_do_not_fit_are_refused(inputs: dict[str, list[str | None]], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(**inputs)
+    assert str(caught.value) == said
+
+
+def test_an_array_that_no_layout_names_is_split_over_its_examples() -> None:
+    axes = {"batch": 2, "split": 4}
+    assert input_specs(LayoutConfig(), ARRAYS, axes) == {
+        "photo": ("batch", None, None, None),
+        "tokens": ("batch", None),
+        "age": ("batch",),
+        WEIGHT: ("batch",),
+    }
+    named = input_specs(LayoutConfig(inputs={"tokens": ["split", "batch"]}), ARRAYS, axes)
+    assert named == {
+        "photo": ("split", None, None, None),
+        "tokens": ("split", "batch"),
+        "age": ("split",),
+        WEIGHT: ("split",),
+    }

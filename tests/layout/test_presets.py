@@ -12,11 +12,13 @@ from omegaconf import OmegaConf
 from runner import layout
 from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig
+from runner.data.base import ArraySpec
 from runner.host import paths
 from tests.layout.tables import MODELS, mlp, vit
 
 CONF = paths.conf_dir()
 PRESETS = sorted(path.stem for path in (CONF / "layout").glob("*.yaml"))
+IMAGES = {"image": ArraySpec((28, 28, 1), "uint8", ("height", "width", "channel"))}
 MESHES: dict[str, dict[str, int]] = {
     "batch8": {"batch": 8},
     "batch4_model2": {"batch": 4, "model": 2},
@@ -150,7 +152,7 @@ def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_where_it_divides() -> 
 @pytest.mark.parametrize(("preset", "mesh"), [("spatial", "batch4_height2"), ("spatial2d", "batch2_height2_width2")])
 def test_spatial_layouts_leave_every_weight_whole(preset: str, mesh: str) -> None:
     assert not any(any(spec) for model in MODELS for spec in specs(preset, model, mesh).values())
-    layout.check_inputs(load(preset), (128, 28, 28, 1), MESHES[mesh])
+    layout.check_inputs(load(preset), IMAGES, 128, MESHES[mesh])
 
 
 def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
@@ -158,7 +160,7 @@ def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     config = load("auto")
     config.inputs = {"image": ["data", "rows", None, None], "label": ["data"]}
     layout.check(config, axes)
-    layout.check_inputs(config, (128, 28, 28, 1), axes)
+    layout.check_inputs(config, IMAGES, 128, axes)
     placed = layout.resolve(config, vit(), axes)
     assert {axis for each in placed.values() for axis in each.spec} == {None, "tensor"}
     assert placed["block_0/attention/query/kernel"].spec == (None, "tensor", None)

@@ -113,11 +113,12 @@ def test_every_violation_is_counted() -> None:
         (make(("d1", [None]), ("d2", ["model", "model"])), ("layout.rules[1].spec=[model,model]", "one dim only")),
         (make(("d1/(", [None])), ("layout.rules[0].match=d1/(", "regular expression")),
         (make(("", [None])), ("layout.rules[0].match=''", "d1/kernel")),
-        (LayoutConfig(inputs={"image": ["batch", None, None, None]}), ("layout.inputs.label=null", "1 entries")),
-        (LayoutConfig(inputs=INPUTS | {"image": ["batch"]}), ("layout.inputs.image", "4 entries")),
+        (LayoutConfig(inputs={"image": []}), ("layout.inputs.image=[]", "an entry a dim", "=[batch]")),
         (LayoutConfig(inputs=INPUTS | {"label": ["rows"]}), ("layout.inputs.label=[rows]", "no axis 'rows'")),
         (LayoutConfig(inputs=INPUTS | {"label": ["model"]}), ("layout.inputs.label", "make the two equal")),
-        (LayoutConfig(inputs=INPUTS | {"mask": [None]}), ("layout.inputs.mask", "image and label")),
+        (LayoutConfig(inputs=INPUTS | {"mask": [None]}), ("layout.inputs.mask=[null]", "the first dim of image")),
+        (LayoutConfig(inputs={"a b": ["batch"]}), ("layout.inputs.a b=[batch]", "letters, digits and _")),
+        (LayoutConfig(inputs={"x": ["batch", "batch"]}), ("layout.inputs.x=[batch,batch]", "one dim only")),
     ],
 )
 def test_a_layout_that_does_not_fit_the_mesh_is_refused(config: LayoutConfig, parts: tuple[str, ...]) -> None:
@@ -130,6 +131,14 @@ def test_a_layout_that_does_not_fit_the_mesh_is_refused(config: LayoutConfig, pa
 def test_a_layout_that_fits_the_mesh_passes() -> None:
     layout.check(make(("d1/kernel", ["batch", "model"])), AXES)
     layout.check(LayoutConfig(inputs={"image": [None] * 4, "label": [None]}), AXES)
+    layout.check(LayoutConfig(), AXES)
+    layout.check(LayoutConfig(), {"device": 1})
+
+
+def test_a_mesh_without_a_batch_axis_is_refused_where_no_input_names_what_splits_it() -> None:
+    with pytest.raises(ConfigError, match=r"^layout.inputs=\{\} is refused: mesh.axes has no axis 'batch'"):
+        layout.check(LayoutConfig(), {"m": 4})
+    layout.check(LayoutConfig(inputs={"table": ["m", None]}), {"m": 4})
 
 
 entries = st.sampled_from([None, "batch", "model"])

@@ -6,7 +6,7 @@ import pytest
 
 from runner.config.errors import EngineError
 from runner.engine.base import Collective
-from runner.engine.jax.program import collectives
+from runner.engine.jax.collectives import collectives
 from runner.layout import Placement
 
 AXES = {"batch": 4, "model": 2}
@@ -49,7 +49,7 @@ def line(
 )
 def test_every_form_of_groups_gives_its_mesh_axis(groups: str, axis: str) -> None:
     (found,) = read(line(groups))
-    assert found == Collective("all_reduce", axis, "forward", "d2", 1, 640, counted=True)
+    assert found == Collective("all_reduce", axis, "forward", "d2", 1, 640)
 
 
 def test_groups_of_one_device_are_no_communication() -> None:
