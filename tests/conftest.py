@@ -5,7 +5,9 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests import forks
+from tests import forks, wide
+
+pytest_plugins = ["pytester"]
 
 os.environ["XLA_FLAGS"] = forks.SLOW_CODE  # `tests.engine.jax_runs.FAST_CODE` is an environment without
 forks.start_environment.update(os.environ)
@@ -16,16 +18,19 @@ settings.load_profile("no_deadline")
 
 # In minutes of work each; see `pytest_collection_modifyitems`.
 LONGEST = [
-    "tests/verify/test_table.py",
-    "tests/engine/test_jax_equal_to_keras.py",
     "tests/sweep/test_sweep.py",
+    "tests/verify/test_verify.py",
     "tests/run/test_runs.py",
-    "tests/engine/test_equal_to_one_device.py",
+    "tests/export/test_commands.py",
+    "tests/engine/test_jax_equal_to_keras.py",
+    "tests/verify/test_table.py",
 ]
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is not asked for by a marker is left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the longest files first where workers share them, then those of slow tests: no worker is left waiting."""
+    wide.mark(items)
     if not hasattr(config, "workerinput"):
         return
     files = [item.nodeid.partition("::")[0] for item in items]

@@ -9,7 +9,6 @@ import copy
 import logging
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
@@ -65,7 +64,7 @@ _begun: list[Begun] = []
 class RunCallback(Callback):
     """Hydra's callback of a run that is no multirun."""
 
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Takes secrets out of the config, checks it and claims the folder.
 
         Raises:

@@ -7,7 +7,8 @@ import math
 from runner.config.checks_values import as_float32, changed, one_of, positive, within
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
-from runner.optim.rules import RULE_KEYS, SCHEDULE_KEYS, learning_rate
+from runner.optim.rules import RULE_KEYS
+from runner.optim.schedules import SCHEDULE_KEYS, learning_rate
 
 _KEY = "optimizer.schedule"
 

@@ -33,10 +33,6 @@ def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
     metric = metrics.default(task.metric_directions(of)) if config.metric == metrics.AUTO else config.metric
     one_of("sweep.metric", metric, (*names, metrics.AUTO))
     better = names[metric]
-    if better is None and config.direction is None:
-        raise refuse(
-            "sweep.direction", None, allowed=f"{metric} has none of its own", mend="set sweep.direction=minimize"
-        )
     if None not in (better, config.direction) and better != config.direction:
         raise refuse(
             "sweep.direction",
@@ -44,4 +40,4 @@ def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
             allowed=f"{better} with sweep.metric={metric}, the worst job would be the best otherwise",
             mend=f"set sweep.direction={better}, or leave it out",
         )
-    return replace(config, metric=metric, direction=config.direction or better)
+    return replace(config, metric=metric, direction=config.direction or better or metrics.MAXIMIZE)

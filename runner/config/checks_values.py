@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from runner.config.errors import did_you_mean, refuse
 
@@ -59,7 +58,7 @@ def as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
-def numbers(group: Any, prefix: str = "") -> None:
+def numbers(group: object, prefix: str = "") -> None:
     """Checks every number of a config: finite, and of a size that the devices' float32 and int32 hold.
 
     Args:
@@ -80,14 +79,14 @@ def numbers(group: Any, prefix: str = "") -> None:
             raise refuse(key, value, allowed=span, mend=f"choose {key} in that range")
 
 
-def finite(content: Mapping[str, Any], prefix: str) -> None:
+def finite(content: Mapping[str, object], prefix: str) -> None:
     """Raises ConfigError for a NaN or an infinity anywhere among plain values, as a builder's options are."""
     for key, value in leaves(content, prefix):
         if isinstance(value, float) and not math.isfinite(value):
             raise refuse(key, value, allowed="a finite number", mend=f"set {key} to one")
 
 
-def leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yields (dotted key, value) of what is no dataclass, mapping or list itself.
 
     Args:
@@ -107,7 +106,7 @@ def leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         yield prefix[:-1], content
 
 
-def changed(config: Any, keys: Sequence[str]) -> list[str]:
+def changed(config: object, keys: Sequence[str]) -> list[str]:
     """Returns those of a dataclass's keys that are not at the schema's default."""
     plain = type(config)()
     return [key for key in keys if getattr(config, key) != getattr(plain, key)]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.types import Override
 
@@ -19,15 +18,15 @@ _OURS = ("run", "sweep")
 _GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/job_logging", "hydra/hydra_logging", "hydra/help", "hydra/output")
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool) or (isinstance(value, str) and "${" in value)
 
 
-def _is_source(value: Any) -> bool:
+def _is_source(value: object) -> bool:
     if not isinstance(value, str):
         return False
     kind, colon, path = value.partition("://")
@@ -35,7 +34,7 @@ def _is_source(value: Any) -> bool:
 
 
 # Key to what it takes: a test, how that reads, a value that works.
-_KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+_KINDS: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "hydra.run.dir": (_is_text, "the path of a folder", "outputs/mine"),
     "hydra.sweep.dir": (_is_text, "the path of a folder", "outputs/mine"),
     "hydra.sweep.subdir": (_is_text, "the path of a folder", "'${hydra.job.num}'"),

@@ -13,7 +13,7 @@ _MISSING = "???"
 _BOOLS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")  # words that OmegaConf takes, in any case
 
 
-def misfit(kind: Any, value: object, key: str) -> ConfigError | None:
+def misfit(kind: object, value: object, key: str) -> ConfigError | None:
     """Words the first value that does not fit its type.
 
     Args:
@@ -30,7 +30,7 @@ def misfit(kind: Any, value: object, key: str) -> ConfigError | None:
         kind = next(one for one in get_args(kind) if one is not type(None))
     if value == _MISSING or kind is Any:
         return None
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _misfit_below(kind, value, key)
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if not _fits(origin, value):
@@ -43,7 +43,8 @@ def misfit(kind: Any, value: object, key: str) -> ConfigError | None:
     return next(filter(None, below), None)
 
 
-def _misfit_below(kind: Any, value: object, key: str) -> ConfigError | None:
+def _misfit_below(kind: type, value: object, key: str) -> ConfigError | None:
+    assert is_dataclass(kind)
     names = [spec.name for spec in fields(kind)]
     if not isinstance(value, Mapping):
         given = f"{key}.{names[0]}={'...' if value is None else value}"
@@ -54,7 +55,7 @@ def _misfit_below(kind: Any, value: object, key: str) -> ConfigError | None:
     return next(filter(None, found), None)
 
 
-def _fits(kind: Any, value: object) -> bool:
+def _fits(kind: object, value: object) -> bool:
     """Returns whether OmegaConf makes a value of this type of it."""
     if kind in (list, tuple):
         return isinstance(value, list)
@@ -79,7 +80,7 @@ def _reads(kind: type[int] | type[float], text: str) -> bool:
     return True
 
 
-def _name(kind: Any) -> str:
+def _name(kind: object) -> str:
     text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
     return (
         text.replace("runner.config.schema_trainer.", "").replace("runner.config.schema.", "").replace("typing.", "")

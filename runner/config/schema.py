@@ -243,7 +243,7 @@ class SweepConfig:
       name: of the sweep's own run; null: made of what varies.
       metric: by which jobs are compared, as `eval/loss`; `auto`: the task's first one of which more is better, else
         the loss.
-      direction: `maximize` or `minimize`; null: whichever the metric itself says is better.
+      direction: `maximize` or `minimize`; null: as the metric itself says, `maximize` where it does not.
       resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
       skip_finished: skips a job that a finished run covers: equal config, equal code.
     """

@@ -46,7 +46,7 @@ class DatasetConfig:
       test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train.
       holdout: share of train that is held out as validation, chosen by the run's seed; 0: none.
       standardize: subtracts the mean of the train split from numeric inputs and divides by their standard deviation:
-        true (all but the target), false, or the arrays' names.
+        true (float arrays and columns of whole numbers, but no target), false, or the arrays' names.
       shuffle: draw a new order each epoch, from the seed and the epoch's number.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       data_dir: TFDS: where prepared data lies; null: $TFDS_DATA_DIR, else ~/tensorflow_datasets.

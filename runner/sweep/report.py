@@ -39,7 +39,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
     with sweep.stop.deferring():  # a signal now would leave the parent half told
         entries = _entries(sweep)
         good = error is None and all(entry.outcome.status in GOOD for entry in entries)
-        best = best_of(entries, sweep.settings.metric, sweep.settings.direction)
+        best = best_of(entries, sweep.settings.metric, sweep.direction)
         sheet = table(entries, sweep.settings.metric, best)
         noted = _with_column(sheet, "note", [entry.outcome.note for entry in entries])
         files = _write(sweep, entries, noted) if entries else []

@@ -188,7 +188,7 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
         sampler=sampler,
         pruner=pruner,
         study_name=name,
-        direction="maximize" if sweep.settings.direction == "maximize" else "minimize",
+        direction=sweep.direction,
         load_if_exists=True,
     )
 

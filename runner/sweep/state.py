@@ -82,6 +82,8 @@ class Sweep:
         assert isinstance(tracking, TrackingConfig)
         uri.check(tracking)
         self.settings = checks_sweep.settled(settings, convert_group("task", config))
+        assert self.settings.direction is not None
+        self.direction = self.settings.direction
         self.tracking = tracking
         self.folder = directory(config, _DIR)
         arguments = arguments_of(config)

@@ -20,7 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import schema
 from runner.config.convert import convert, flatten
 from runner.config.errors import ConfigError, did_you_mean
+from runner.config.options import arranged
 from runner.host import paths
+from runner.layout.axes import batch_axis
 
 CONF = paths.conf_dir()
 GROUPS = {
@@ -38,7 +40,13 @@ NEEDS = {
     "layout/spatial2d": ["mesh=batch2_height2_width2"],
     "layout/fsdp_spatial": ["mesh=batch4_height2"],
     "model/custom": ["model._target_=runner.model.mlp.sequential"],
+    "dataset/arrays": ["dataset.path=own.csv"],
+    "dataset/custom": ["dataset._target_=own_code.load"],
+    "dataset/image_folder": ["dataset.path=photos"],
+    "dataset/tfds": ["dataset.name=emnist/letters"],
+    "task/custom": ["task._target_=own_code.loss"],
 }
+OWN_CODE = "def load(): ...\ndef loss(ops, outputs, batch): ...\n"
 # Keys that the head comment of their file explains.
 EXPLAINED_BY_THE_HEAD = {"name", "_target_", "learning_rate", "epochs"}
 
@@ -54,10 +62,17 @@ def composed(*overrides: str) -> DictConfig:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=name_of)
-def test_every_option_composes_and_passes_every_check(option: Path) -> None:
+def test_every_option_composes_and_passes_every_check(
+    option: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own.csv").write_text("price\n1\n")
+    (tmp_path / "own_code.py").write_text(OWN_CODE)
+    (tmp_path / "photos").mkdir()
     group = option.parent.name
     needs = [*NEEDS.get(group, []), *NEEDS.get(name_of(option), [])]
-    config = convert(composed(*needs, f"{group}={option.stem}"))
+    config = convert(composed(f"{group}={option.stem}", *needs))
     assert rest_of_the_batch(config) == 0
 
 
@@ -93,7 +108,7 @@ def test_presets_and_the_command_line_choose_sweeper_and_launcher(
 
 def rest_of_the_batch(config: schema.RunConfig) -> int:
     """Returns what is left of a batch when the axis of its first dim splits it."""
-    axis = config.layout.inputs["image"][0]
+    axis = batch_axis(config.layout, config.mesh.axes)
     return config.dataset.batch_size % (config.mesh.axes[axis] if axis else 1)
 
 
@@ -115,7 +130,9 @@ def unknown_keys(content: Mapping[str, Any], kind: Any) -> list[str]:
 def test_every_key_of_every_option_is_known_to_the_schema(option: Path) -> None:
     content = OmegaConf.to_container(OmegaConf.load(option))
     assert isinstance(content, dict)
-    assert unknown_keys(content, GROUPS[option.parent.name]) == []
+    group = option.parent.name
+    plain = {str(key): "own.code" if value == "???" else value for key, value in content.items()}
+    assert unknown_keys(arranged(group, plain), GROUPS[group]) == []
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=name_of)
@@ -123,7 +140,7 @@ def test_every_file_has_a_head_comment_that_is_a_sentence(path: Path) -> None:
     head = [line for line in path.read_text().splitlines() if line.startswith("#") and "@package" not in line]
     assert head
     assert path.read_text().startswith("#")
-    assert re.match(r"# [A-Z0-9`].*[.,:;\w)]$", head[0])
+    assert re.match(r"# [A-Z0-9`].*[.,:;\w)\]]$", head[0])
 
 
 @pytest.mark.parametrize("path", [p for p in OPTIONS if p.parent.name in GROUPS], ids=name_of)
@@ -156,6 +173,48 @@ def test_conversion_settles_a_free_axis_and_whole_numbers_of_float_keys() -> Non
 def test_the_builder_is_the_target_and_the_other_keys_are_its_options() -> None:
     model = convert(composed("model=mlp", "model.hidden=[64,32]")).model
     assert model == schema.ModelConfig("runner.model.mlp.sequential", {"hidden": [64, 32], "activation": "relu"})
+
+
+def test_keys_beside_a_target_are_its_options_whatever_the_group() -> None:
+    data = arranged("dataset", {"name": "custom", "_target_": "my.load", "size": 3, "batch_size": 8})
+    assert data == {"name": "custom", "batch_size": 8, "target": "my.load", "options": {"size": 3}}
+    steps = arranged("dataset", {"augment": [{"name": "flip", "probability": 0.5}, {"_target_": "my.turn"}]})
+    assert steps["augment"] == [
+        {"name": "flip", "target": "", "options": {"probability": 0.5}},
+        {"target": "my.turn", "options": {}},
+    ]
+    task = arranged("task", {"name": "custom", "_target_": "my.loss", "target": "price", "units": 2})
+    assert task["target"] == ["price"]
+    assert task["options"] == {"target": "my.loss", "maximize": [], "minimize": [], "units": 2}
+
+
+@pytest.mark.parametrize(
+    ("group", "content", "said"),
+    [
+        ("model", {"_target_": 3}, "model._target_=3 is refused: an import path"),
+        ("dataset", {"augment": [{"_target_": 3}]}, r"dataset.augment\[0\]._target_=3 is refused"),
+        ("dataset", {"options": {}}, "dataset.options is refused: no such key"),
+        ("task", {"name": "ranking"}, "task.name=ranking is refused: one of classification"),
+        (
+            "task",
+            {"name": "regression", "top_k": 5},
+            "task.top_k is refused: no such key; keys of task=regression",
+        ),
+        ("task", {"name": "regression", "delta": "far"}, "task.delta=far is refused: a value of type float"),
+        ("task", {"name": "multilabel", "_target_": "a.b"}, "task._target_ is refused: no such key"),
+    ],
+)
+def test_keys_beside_that_have_no_meaning_are_refused(group: str, content: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        arranged(group, content)
+
+
+def test_the_old_name_of_a_key_is_its_new_one() -> None:
+    assert convert(composed("dataset.test='test[:100]'")).dataset.test == "test[:100]"
+    source = composed()
+    OmegaConf.set_struct(source, False)
+    source.dataset.eval = "test[:7]"  # as runs of before recorded it
+    assert convert(source).dataset.test == "test[:7]"
 
 
 def test_interpolations_are_resolved() -> None:

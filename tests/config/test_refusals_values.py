@@ -58,10 +58,15 @@ REFUSALS = [
     refusal(f"trainer.checkpoint.folder=a/{'long' * 100}", "trainer.checkpoint.folder=a/longlong", "255 bytes"),
     refusal(f"dataset.data_dir={'long' * 100}", "dataset.data_dir=longlong", "255 bytes"),
     # Metrics that no run logs, and the wrong way to look for the best.
-    refusal("sweep.metric=nope", "sweep.metric=nope", "one of eval/accuracy, eval/loss, train/accuracy"),
+    refusal("sweep.metric=nope", "sweep.metric=nope", "one of eval/loss, eval/accuracy, train/loss"),
     refusal("sweep.metric=eval/los", "did you mean eval/loss?"),
-    refusal("sweep.metric=eval/loss", "sweep.direction=maximize", "sweep.metric=eval/loss", "direction=minimize"),
-    refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "eval/accuracy, eval/loss"),
+    refusal(
+        "sweep.metric=eval/loss sweep.direction=maximize",
+        "sweep.direction=maximize",
+        "sweep.metric=eval/loss",
+        "direction=minimize",
+    ),
+    refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "eval/loss, eval/accuracy"),
     # Values that are still missing.
     refusal("optimizer.learning_rate=???", "optimizer.learning_rate is refused", "no value"),
     refusal("trainer.epochs=???", "trainer.epochs is refused", "set it, as trainer.epochs=..."),
@@ -81,6 +86,7 @@ ALLOWED = [
     f"{_PIECES}[1,0]",
     "sweep.metric=eval/loss sweep.direction=minimize",
     "sweep.metric=learning_rate",
+    "sweep.metric=eval/loss",
     "optimizer.clip.value=1e30 optimizer.beta_1=0",
     "sweep.metric=throughput/step_ms sweep.direction=minimize",
 ]

@@ -1,0 +1,69 @@
+"""Wide tables of cases: a few of each run with all tests, the others are campaigns.
+
+`python -m pytest` runs what is named here as kept; `python -m pytest -m campaign` the rest, as CI does after it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# A test, or a file -> the ids of its cases that run with all tests. What has none is shown there by another test.
+KEPT: dict[str, tuple[str, ...]] = {
+    # The proof against one device: a model with rules on two axes here, one a layout in the table of the campaign.
+    "tests/verify/test_table.py::test_the_mesh_computes_what_one_device_computes": (
+        "vit-batch2_model4-fsdp_megatron",
+    ),
+    "tests/verify/test_jax.py::test_the_mesh_equals_plain_keras_on_one_device": ("mlp",),
+    "tests/verify/test_jax.py::test_in_parts_and_with_averages_the_mesh_equals_one_device": (),
+    "tests/verify/test_jax.py::test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is_seen": (),
+    "tests/verify/test_parity.py::test_two_sound_engines_agree": ("mlp",),
+    "tests/verify/test_verify.py::test_rules_on_two_axes_are_verified_over_several_calls": (),
+    "tests/verify/test_verify.py::test_batch_statistics_and_every_slot_are_compared": (),
+    "tests/verify/test_verify.py::test_a_gradient_scaled_by_the_axis_size_is_seen_by_name": (),
+    "tests/verify/test_verify.py::test_batch_statistics_kept_local_are_seen_by_name": (),
+    "tests/verify/test_verify.py::test_training_that_verifies_first_records_it_and_then_trains": (),
+    "tests/verify/test_tasks.py::test_a_regression_from_a_table_equals_one_device": ("batch4_model2-keras_dtensor",),
+    "tests/verify/test_tasks.py::test_a_model_of_two_inputs_equals_one_device": ("batch4_model2-jax",),
+    "tests/verify/test_tasks.py::test_a_loss_that_is_scaled_on_the_mesh_is_seen": ("jax",),
+    # The engines against Keras, step by step.
+    "tests/engine/test_equal_to_one_device.py::test_fifty_steps_on_a_mesh_equal_plain_tf_keras": ("8",),
+    "tests/engine/test_equal_to_one_device.py::test_the_same_holds_with_the_all_reduces_left_separate": (),
+    "tests/engine/test_jax_equal_to_keras.py": ("axes1-fsdp_megatron",),
+    "tests/engine/test_jax_layouts.py::test_a_layout_trains_as_one_device_does": ("axes3-spatial",),
+    "tests/engine/test_jax_stress.py::test_thousands_of_steps_at_eight_devices_end_well": ("host-3000",),
+    "tests/engine/test_jax_environment.py::test_it_loads_no_tensorflow_where_it_is_installed": ("mlp",),
+    "tests/engine/test_core_dtensor.py::test_modules_on_a_mesh_compute_what_one_device_computes": (
+        "batch4_model2-fsdp_megatron",
+    ),
+    "tests/engine/test_core_dtensor.py::test_the_tutorials_slips_are_seen_and_the_corrected_preset_passes": (),
+    "tests/engine/test_builders_refused.py::test_a_model_that_can_not_work_is_refused": (
+        *("fused_norm", "new_dim", "taken", "frozen-engine=jax"),
+    ),
+    "tests/engine/test_engine_parity.py": (),  # as `verify against.engine=`
+    "tests/engine/test_jax_tasks.py::test_every_task_trains_on_a_mesh_as_keras_does_on_one_device": (
+        "axes2-megatron",
+    ),
+    # The plan against the program, model by model and layout by layout; see test_program.py.
+    "tests/plan/test_exact.py": (),
+    # Whole runs.
+    "tests/run/test_runs.py::test_every_model_and_a_users_own_train_on_eight_devices_as_on_one": ("custom",),
+    "tests/run/test_runs.py::test_the_canary_sees_stale_moments_where_the_library_lies": (
+        *("2-combined-True", "8-separate-False"),
+    ),
+    "tests/run/test_runs.py::test_a_sweep_runs_meshes_of_different_sizes": (),  # as tests/sweep
+    "tests/run/test_training.py::test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate": ("jax",),
+    "tests/run/test_training.py::test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained": ("jax",),
+    "tests/export/test_commands.py::test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported": (),
+    "tests/sweep/test_sweep.py::test_jobs_of_another_launcher_are_tracked_and_told_alike": ("submitit_local",),
+    "tests/sweep/test_sweep.py::test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly": (),
+    "tests/sweep/test_many_writers.py::test_four_jobs_at_once_lose_no_point_and_store_none_twice": ("sqlite",),
+}
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Marks as campaigns what is not kept."""
+    for item in items:
+        test, _, case = item.nodeid.partition("[")
+        kept = KEPT.get(test, KEPT.get(test.partition("::")[0]))
+        if kept is not None and case.removesuffix("]") not in kept:
+            item.add_marker("campaign")
