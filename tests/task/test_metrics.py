@@ -1,0 +1,194 @@
+"""Metrics of whole evaluations: those of scikit-learn, exact over every example whatever the batches are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn
+
+from runner.config.schema_task import TaskConfig
+from runner.data.base import WEIGHT, ArraySource, ArraySpec
+from runner.task import make_task, metric_directions, namespace, step_metric_names
+from runner.task.base import Evaluation, Task
+from tests.task import cases
+
+OPS = namespace.of(np)
+SPECS = {"x": ArraySpec((1,), "float32")}
+ODD_BATCHES = (1, 7, 64, 1000)  # examples of the batches that a split is cut into
+
+
+def evaluated(task: Task, arrays: cases.Arrays, outputs: np.ndarray, batch_size: int) -> Evaluation:
+    """Returns the evaluation of whole arrays in batches, the last one padded with outputs of NaN."""
+    sums: dict[str, np.ndarray] = {}
+    for at in range(0, len(outputs), batch_size):
+        rows = np.arange(at, min(at + batch_size, len(outputs)))
+        real = len(rows)
+        rows = np.concatenate([rows, np.zeros(batch_size - real, np.int64)])
+        batch = {name: array[rows] for name, array in arrays.items()}
+        batch[WEIGHT] = (np.arange(batch_size) < real).astype(np.float32)
+        given = np.where(batch[WEIGHT].reshape(-1, *[1] * (outputs.ndim - 1)) > 0, outputs[rows], np.nan)
+        with np.errstate(invalid="ignore"):
+            totals = task.totals(OPS, given.astype(np.float32), batch)
+        totals = {name: np.asarray(total) for name, total in totals.items()}
+        assert {total.dtype for total in totals.values()} == {np.dtype("float32")}
+        for name, value in task.addends({name: total.astype(np.float64) for name, total in totals.items()}).items():
+            sums[name] = sums.get(name, np.zeros(())) + value
+    found = task.summary(sums)
+    assert ["loss", *found] == list(task.directions)
+    return Evaluation({"loss": 0.0, **found}, len(outputs), sums, outputs)
+
+
+def classification(labels: np.ndarray, names: str, **options: object) -> Task:
+    specs = SPECS | {"label": ArraySpec(labels.shape[1:], str(labels.dtype), (), tuple(names))}
+    return make_task(cases.config("classification", **options), specs)
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+def test_accuracy_top_k_and_the_confusion_matrix_are_scikit_learns(batch_size: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.choice([0, 1, 3, 4], 333).astype(np.int32)  # class c is missing, and predicted
+    logits = rng.normal(size=(333, 5)).astype(np.float32)
+    task = classification(labels, "abcde", top_k=2)
+    found = evaluated(task, {"label": labels}, logits, batch_size)
+    assert found.metrics["accuracy"] == sklearn.accuracy_score(labels, logits.argmax(1))
+    assert found.metrics["top_2"] == sklearn.top_k_accuracy_score(labels, logits, k=2, labels=range(5))
+    matrix = sklearn.confusion_matrix(labels, logits.argmax(1), labels=range(5))
+    np.testing.assert_array_equal(found.totals["confusion"], matrix)
+
+
+def test_an_example_whose_output_is_not_finite_is_never_among_the_best() -> None:
+    labels, logits = np.array([0, 1], np.int32), np.array([[np.nan, 0, 0], [0, np.inf, 0]], np.float32)
+    task = classification(labels, "abc", top_k=2)
+    assert evaluated(task, {"label": labels}, logits, 2).metrics["top_2"] == 0.0
+
+
+def test_many_classes_are_counted_without_a_matrix() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 1500, 400).astype(np.int32)
+    logits = rng.normal(size=(400, 1500)).astype(np.float32)
+    logits[np.arange(200), labels[:200]] = 9.0
+    task = make_task(cases.config("classification", classes=1500), SPECS | {"label": ArraySpec((), "int32")})
+    found = evaluated(task, {"label": labels}, logits, 128)
+    assert "confusion" not in found.totals
+    assert found.metrics["accuracy"] == sklearn.accuracy_score(labels, logits.argmax(1))
+    head, rows = task.report(found, source({"label": labels, "x": labels[:, None]}, task)).tables["classes"]
+    assert tuple(head) == ("class", "precision", "recall", "examples", "predicted")
+    assert sum(row[3] for row in rows) == 400
+
+
+def test_a_probability_a_class_counts_as_its_likeliest_class() -> None:
+    rng = np.random.default_rng(0)
+    labels, logits = rng.dirichlet(np.ones(3), 50).astype(np.float32), rng.normal(size=(50, 3)).astype(np.float32)
+    found = evaluated(classification(labels, "abc"), {"label": labels}, logits, 16)
+    assert found.metrics["accuracy"] == sklearn.accuracy_score(labels.argmax(1), logits.argmax(1))
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+@pytest.mark.parametrize("threshold", [0.5, 0.2])
+def test_f1_exact_match_and_shares_are_scikit_learns(batch_size: int, threshold: float) -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random((333, 4)) < [0.5, 0.1, 0.9, 0.0]).astype(np.int32)  # nobody has the last
+    logits = rng.normal(size=(333, 4)).astype(np.float32)
+    logits[:, 3] = -9.0  # nor is it predicted
+    specs = SPECS | {"labels": ArraySpec((4,), "int32")}
+    task = make_task(cases.config("multilabel", threshold=threshold), specs)
+    found = evaluated(task, {"labels": labels}, logits, batch_size).metrics
+    predicted = (1 / (1 + np.exp(-logits.astype(np.float64))) > threshold).astype(int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the label without examples, whose F1 is taken for 0
+        wanted = {f"f1_{kind}": sklearn.f1_score(labels, predicted, average=kind) for kind in ("micro", "macro")}
+    wanted |= {"exact_match": sklearn.accuracy_score(labels, predicted), "accuracy": (labels == predicted).mean()}
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(value, rel=1e-12), name
+
+
+def regression(shape: Sequence[int], **options: object) -> Task:
+    return make_task(cases.config("regression", **options), SPECS | {"y": ArraySpec(tuple(shape), "float32")})
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_mae_rmse_and_r2_are_scikit_learns(batch_size: int, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(333, *shape)).astype(np.float32)
+    outputs = (y + rng.normal(size=y.shape)).astype(np.float32).reshape(333, -1)
+    found = evaluated(regression(shape), {"y": y}, outputs, batch_size).metrics
+    true, given = y.reshape(333, -1).astype(np.float64), outputs.astype(np.float64)
+    assert found["mae"] == pytest.approx(sklearn.mean_absolute_error(true, given), rel=1e-6)
+    assert found["rmse"] == pytest.approx(np.sqrt(sklearn.mean_squared_error(true, given)), rel=1e-6)
+    assert found["r2"] == pytest.approx(sklearn.r2_score(true, given), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+@pytest.mark.parametrize("offset", [2e3, 1e5, 1e6])
+def test_r2_keeps_its_digits_where_the_target_is_far_from_zero(batch_size: int, offset: float) -> None:
+    """In float32 the squares about zero would lose the variance: here its share of them is as little as 1e-12."""
+    rng = np.random.default_rng(0)
+    y = (offset + rng.integers(-3, 4, 500)).astype(np.float32)
+    outputs = (y + rng.integers(-1, 2, 500)).astype(np.float32)[:, None]
+    found = evaluated(regression(()), {"y": y}, outputs, batch_size).metrics["r2"]
+    wanted = sklearn.r2_score(y.astype(np.float64), outputs[:, 0].astype(np.float64))
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.7, -1e6])
+@pytest.mark.parametrize("batch_size", [7, 1000])
+def test_r2_of_a_constant_target_is_scikit_learns(value: float, batch_size: int) -> None:
+    y = np.full(40, value, np.float32)
+    task = regression(())
+    assert evaluated(task, {"y": y}, y[:, None], batch_size).metrics["r2"] == 1.0
+    assert evaluated(task, {"y": y}, y[:, None] + 1.0, batch_size).metrics["r2"] == 0.0
+
+
+def source(arrays: cases.Arrays, task: Task) -> ArraySource:
+    """Returns a split of a task's arrays."""
+    return ArraySource(arrays, {name: task.arrays[name] for name in arrays})
+
+
+def test_a_standardised_target_is_evaluated_in_its_own_units() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(5e4, 300.0, (200, 2)).astype(np.float32)
+    specs = SPECS | {"y": ArraySpec((2,), "float32")}
+    train = ArraySource({"y": y, "x": y[:, :1]}, specs)
+    task = make_task(cases.config("regression", standardize=True), specs, train)
+    np.testing.assert_allclose(task.constants["mean"], y.astype(np.float64).mean(0))
+    np.testing.assert_allclose(task.constants["deviation"], y.astype(np.float64).std(0))
+    outputs = rng.normal(size=(200, 2)).astype(np.float32)
+    answered = task.predictions(OPS, outputs.astype(np.float64))["prediction"]
+    found = evaluated(task, {"y": y}, outputs, 64).metrics
+    assert found["rmse"] == pytest.approx(np.sqrt(sklearn.mean_squared_error(y, answered)), rel=1e-5)
+    assert found["r2"] == pytest.approx(sklearn.r2_score(y, answered), rel=1e-5)
+    again = make_task(cases.config("regression", standardize=True), specs, None, task.constants)
+    assert again.constants == task.constants
+
+
+def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
+    from sklearn.utils import compute_class_weight
+
+    labels = np.array([0] * 10 + [1] * 30 + [3] * 60, np.int32)
+    specs = SPECS | {"label": ArraySpec((), "int32", (), tuple("abcd"))}
+    train = ArraySource({"label": labels, "x": labels[:, None].astype(np.float32)}, specs)
+    task = make_task(cases.config("classification", class_weights="balanced"), specs, train)
+    there = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels)
+    assert task.constants["class_weights"] == pytest.approx([there[0], there[1], 1.0, there[2]])
+    other = ArraySource({name: array[:10] for name, array in train.arrays.items()}, specs)
+    again = make_task(cases.config("classification", class_weights="balanced"), specs, other, task.constants)
+    assert again.constants == task.constants
+
+
+@pytest.mark.parametrize(
+    "config", [cases.config("classification", top_k=3), *map(cases.config, ("multilabel", "regression"))]
+)
+def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
+    targets = {
+        "classification": ArraySpec((), "int32", (), tuple("abcde")),
+        "multilabel": ArraySpec((3,), "int32"),
+        "regression": ArraySpec((), "float32"),
+    }
+    task = make_task(config, SPECS | {"y": targets[config.name]})
+    assert metric_directions(config) == task.directions
+    assert step_metric_names(config) == tuple(task.step_metrics)
+    assert set(task.step_metrics) < set(task.directions)
