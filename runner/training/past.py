@@ -132,7 +132,9 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
         arrays = _from_format_1(arrays, 1)
     names, evaluated = _names(arrays, "train"), _names(arrays, "evaluations")
     tables = [("train", names), ("open", names), ("epoch", names), ("evaluations", evaluated)]
-    columns = {f"{table}/{name}": (1, None) for table, those in tables for name in those}
+    columns: dict[str, tuple[int, int | None]] = {
+        f"{table}/{name}": (1, None) for table, those in tables for name in those
+    }
     _check_form(arrays, _TABLES | columns)
     if LOSS not in names or (len(arrays["evaluations"]) and LOSS not in evaluated):
         raise ValueError(f"its history must hold the {LOSS}")
@@ -149,7 +151,7 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
 
 
 # Rank and last dim of each table; None: any.
-_TABLES: Mapping[str, tuple[int, int | None]] = {
+_TABLES: dict[str, tuple[int, int | None]] = {
     "train": (1, None),
     "open": (1, None),
     "epoch": (1, 1),
@@ -185,14 +187,14 @@ def _evaluation(metrics: Mapping[str, float], examples: int) -> Evaluation:
 # Format 1 knew two metrics, as the columns of its tables, and counted steps in place of weights.
 _LAST_TOTALS = "confusion"
 _COLUMNS_OF_FORMAT_1 = (LOSS, "accuracy")
-_FORMAT_1: Mapping[str, tuple[int, int | None]] = {
+_FORMAT_1: dict[str, tuple[int, int | None]] = {
     "train": (2, 3),
     "open": (2, 2),
     "epoch": (1, 3),
     "evaluations": (2, 4),
     _LAST_TOTALS: (2, None),
 }
-_LATER_FORMAT_1: Mapping[str, tuple[int, int | None]] = {"restores": (2, 3), "rates": (2, 3)}
+_LATER_FORMAT_1: dict[str, tuple[int, int | None]] = {"restores": (2, 3), "rates": (2, 3)}
 
 
 def _is_format_1(arrays: Mapping[str, Array]) -> bool:

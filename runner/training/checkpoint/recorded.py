@@ -17,12 +17,17 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Overri
 from hydra.errors import HydraException
 
 from runner.config.errors import ConfigError
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
 
 _TARGET = "_target_"
 _BUILDER = ("model", _TARGET)
 _OWN_BUILDERS = "runner.model."
-_ELSEWHERE = {("tracking", "uri"), ("dataset", "data_dir"), ("export", "folder")}
+_CODE = {  # keys whose values are import paths
+    *(_BUILDER, ("dataset", _TARGET), ("dataset", "builder"), ("dataset", "augment", _TARGET)),
+    *(("task", _TARGET), ("task", "maximize"), ("task", "minimize")),
+}
+_FREE = (ModelConfig, DatasetConfig, TaskConfig)  # groups that have, beside their own keys, those of what they call
+_ELSEWHERE = {("tracking", "uri"), ("dataset", "data_dir"), ("dataset", "path"), ("export", "folder")}
 _BESIDE = ("trainer", "checkpoint", "folder")  # a run that goes on saves where it lies, whatever is recorded
 _WORDS = ("resume", "branch", "run")  # what a command line names a run by, and no record does
 _PLAIN = re.compile(r"\w[\w-]*(\.[\w-]+)*")
@@ -99,7 +104,7 @@ class Record:
         return name in _SWEEP_KEYS and not any("${" in str(value) for value in values)
 
     def _check(self, argument: str, path: tuple[str, ...], value: object, *, is_deleted: bool) -> None:
-        if any(_TARGET in part for part in path) and path != _BUILDER:
+        if any(_TARGET in part for part in path) and path not in _CODE:
             raise self._refuse(argument, f"names code by {_TARGET}")
         if not _is_known(path):
             raise self._refuse(argument, "is none of the keys of a run")
@@ -113,7 +118,8 @@ class Record:
         again = f"if you trust it, type {key}={_short(str(value))} as well"
         if "${" in str(value):
             raise self._refuse(argument, "reads what is outside of it", f"type {key}=... as well")
-        if path == _BUILDER and not str(value).startswith(_OWN_BUILDERS):
+        is_ours = value is None or (path == _BUILDER and str(value).startswith(_OWN_BUILDERS))
+        if path in _CODE and not is_ours:
             raise self._refuse(argument, "would import and run code that is not the runner's", again)
         if path == ("tracking", "uri"):
             again += ", or tracking=none"
@@ -174,7 +180,7 @@ def _is_known(path: Sequence[str]) -> bool:
         return True
     kind: Any = RunConfig
     for part in path:
-        if kind is ModelConfig:  # its options are the builder's
+        if kind in _FREE:  # which of the keys there are, the group's own check knows
             return True
         specs = {spec.name: spec for spec in fields(kind)} if is_dataclass(kind) else {}
         if part not in specs:
