@@ -76,7 +76,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             library = "keras" if config.engine.name == "jax" else "tf_keras"
             compared = check(making, written, library, spec.task, examples.arrays, outputs, folder / "runner.log")
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
-            rows += [("mesh of the run", mesh.describe(config.mesh.axes)), ("split", config.dataset.test)]
+            rows += [("mesh of the run", mesh.describe(config.mesh.axes))]
+            rows += [("split", data.selection.get("test", "test"))]
             console.print(result_table([*rows, *(row for name in compared for row in _rows(name, compared[name]))]))
             raise_if_different(compared)
             served = Served(spec, predictions(spec.task, outputs[:1]))

@@ -15,9 +15,6 @@ from types import ModuleType
 from runner import arrays
 from runner.arrays import Arrays, Tensor
 from runner.config.schema import OptimizerConfig
-from runner.optim.clipping import clip as clip  # until every caller names optim.clipping
-from runner.optim.schedules import SCHEDULE_KEYS as SCHEDULE_KEYS  # likewise optim.schedules
-from runner.optim.schedules import learning_rate as learning_rate
 
 RULE_KEYS: Mapping[str, tuple[str, ...]] = {
     "adam": ("beta_1", "beta_2", "epsilon"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import OptimizerConfig, ScheduleConfig
-from runner.optim.rules import learning_rate
+from runner.optim.schedules import learning_rate
 from tests import forks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,8 @@ SCHEDULES = {
 
 REFERENCE = """
 import json, sys
-from runner.optim import rules as optimizer
+import tf_keras
+from runner.optim.stock import stock_optimizer
 from runner.config.schema import OptimizerConfig, ScheduleConfig
 
 base, total, steps, cases = json.loads(sys.stdin.read())
@@ -44,7 +45,7 @@ for name, fields in cases.items():
     config = OptimizerConfig(
         "adam", base, beta_1=0.9, beta_2=0.999, epsilon=1e-7, schedule=ScheduleConfig(**fields)
     )
-    rate = optimizer.reference(config, total)._learning_rate
+    rate = stock_optimizer(config, total, tf_keras)._learning_rate
     rates[name] = [float(rate(step)) if callable(rate) else float(rate) for step in range(steps)]
 print("RATES" + json.dumps(rates))
 """
