@@ -1,0 +1,161 @@
+"""What a task shows of an evaluation: its tables' numbers, and pictures of the right size and content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import image as files
+from sklearn import metrics as sklearn
+
+from runner.data.base import ArraySource, ArraySpec
+from runner.task import make_task
+from runner.task.base import Report, Task
+from tests.task import cases
+from tests.task.test_metrics import evaluated
+
+
+class Blocks:
+    """A source that can only be read row by row, as one of files is; it counts what it reads."""
+
+    def __init__(self, source: ArraySource) -> None:
+        self._source, self.specs, self.size, self.reads = source, source.specs, source.size, 0
+
+    def read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the arrays of some examples."""
+        self.reads += len(rows)
+        return self._source.read(rows)
+
+
+def pictures(report: Report, folder: Path) -> dict[str, np.ndarray]:
+    """Writes a report's pictures and returns their pixels (H, W, 4)."""
+    for name, write in report.files.items():
+        write(folder / name)
+    return {name: files.imread(folder / name) for name in report.files}
+
+
+def of_images(count: int = 90) -> tuple[Task, ArraySource, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, count).astype(np.int32)
+    images = np.zeros((count, 8, 8, 1), np.uint8)
+    images[np.arange(count), labels] = 255
+    specs = {
+        "image": ArraySpec((8, 8, 1), "uint8", ("height", "width", "channel")),
+        "label": ArraySpec((), "int32", (), ("cat", "dog", "a very long name of a class")),
+    }
+    outputs = (2 * np.eye(3)[labels] + rng.normal(size=(count, 3))).astype(np.float32)
+    return (
+        make_task(cases.config("classification"), specs),
+        ArraySource({"image": images, "label": labels}, specs),
+        outputs,
+    )
+
+
+def test_the_table_of_classes_has_scikit_learns_precision_and_recall(tmp_path: Path) -> None:
+    task, source, outputs = of_images()
+    found = evaluated(task, dict(source.arrays), outputs, 32)
+    report = task.report(found, source, "validation")
+    head, rows = report.tables["classes"]
+    precision, recall, _, support = sklearn.precision_recall_fscore_support(source.arrays["label"], outputs.argmax(1))
+    assert [row[1] for row in rows] == pytest.approx(list(precision))
+    assert [row[2] for row in rows] == pytest.approx(list(recall))
+    assert [row[3] for row in rows] == list(support)
+    assert len(head) == len(rows[0])
+    shown = pictures(report, tmp_path)
+    assert sorted(shown) == ["confusion.png", "wrong.png"]
+    for pixels in shown.values():
+        assert min(pixels.shape[:2]) > 200
+        assert pixels[..., :3].std() > 0.05  # something is drawn
+
+
+def test_wrong_examples_are_the_most_confident_and_only_they_are_read(tmp_path: Path) -> None:
+    task, source, outputs = of_images()
+    whole = Blocks(source)
+    found = evaluated(task, dict(source.arrays), outputs, 32)
+    report = task.report(found, whole)
+    missed = np.flatnonzero(outputs.argmax(1) != source.arrays["label"])
+    assert 0 < len(missed) <= 24
+    assert whole.reads == source.size + len(missed)  # once for the labels, which this source does not hold
+    written: dict[str, object] = dict(report.files["wrong.png"].keywords)  # type: ignore[attr-defined]
+    shares = [float(caption[1].split(", ")[1].rstrip("%")) for caption in written["captions"]]  # type: ignore[attr-defined]
+    assert shares == sorted(shares, reverse=True)
+    np.testing.assert_array_equal(
+        np.sort(np.asarray(written["images"]).reshape(len(missed), -1), 0),
+        np.sort(source.arrays["image"][missed].reshape(len(missed), -1), 0),
+    )
+
+
+def test_nothing_wrong_is_said(tmp_path: Path) -> None:
+    task, source, _ = of_images()
+    outputs = (9 * np.eye(3)[source.arrays["label"]]).astype(np.float32)
+    shown = pictures(task.report(evaluated(task, dict(source.arrays), outputs, 32), source), tmp_path)
+    assert shown["wrong.png"].shape[0] > 100
+
+
+def test_wrong_examples_without_an_image_are_a_table() -> None:
+    rng = np.random.default_rng(0)
+    specs = {"x": ArraySpec((4,), "float32"), "label": ArraySpec((), "int32", (), ("no", "yes"))}
+    arrays = {"x": rng.normal(size=(30, 4)).astype(np.float32), "label": rng.integers(0, 2, 30).astype(np.int32)}
+    task, source = make_task(cases.config("classification"), specs), ArraySource(arrays, specs)
+    outputs = rng.normal(size=(30, 2)).astype(np.float32)
+    report = task.report(evaluated(task, arrays, outputs, 8), source)
+    head, rows = report.tables["most confidently wrong"]
+    assert tuple(head) == ("example", "label", "predicted", "probability")
+    for example, label, predicted, probability in rows:
+        assert label == specs["label"].names[arrays["label"][example]]
+        assert predicted == specs["label"].names[outputs[example].argmax()] != label
+        odds = np.exp(outputs[example].astype(np.float64))
+        assert probability == pytest.approx(odds.max() / odds.sum())
+    assert [row[3] for row in rows] == sorted((row[3] for row in rows), reverse=True)
+    assert "wrong.png" not in report.files
+
+
+def test_an_evaluation_without_outputs_shows_what_the_totals_tell() -> None:
+    task, source, outputs = of_images()
+    found = evaluated(task, dict(source.arrays), outputs, 32)
+    report = task.report(
+        type(found)(found.metrics, found.examples, found.totals, np.zeros((0, 3), np.float32)), source
+    )
+    assert list(report.files) == ["confusion.png"]
+    assert list(report.tables) == ["classes"]
+
+
+def test_the_table_of_labels_has_scikit_learns_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = ("red", "round", "ripe", "never")
+    specs = {"x": ArraySpec((4,), "float32"), "labels": ArraySpec((4,), "int32", (), names)}
+    labels = (rng.random((200, 4)) < [0.5, 0.1, 0.9, 0.0]).astype(np.int32)
+    arrays = {"x": rng.normal(size=(200, 4)).astype(np.float32), "labels": labels}
+    outputs = (4.0 * labels - 2 + rng.normal(scale=2.0, size=labels.shape)).astype(np.float32)
+    outputs[:, 3] = -5.0
+    task, source = make_task(cases.config("multilabel"), specs), ArraySource(arrays, specs)
+    report = task.report(evaluated(task, arrays, outputs, 64), source)
+    head, rows = report.tables["labels"]
+    assert tuple(head) == ("label", "f1", "precision", "recall", "accuracy", "examples", "predicted")
+    precision, recall, f1, support = sklearn.precision_recall_fscore_support(labels, outputs > 0, zero_division=0.0)
+    assert [row[1] for row in rows] == pytest.approx(list(f1))
+    assert [row[2] or 0.0 for row in rows] == pytest.approx(list(precision))
+    assert [row[3] or 0.0 for row in rows] == pytest.approx(list(recall))
+    assert rows[3][2:4] == (None, None)
+    assert [row[5] for row in rows] == list(support)
+    assert pictures(report, tmp_path)["labels.png"].shape[0] > 200
+
+
+@pytest.mark.parametrize(("shape", "count"), [((), 300), ((), 5000), ((4,), 300), ((8,), 50), ((2, 3), 50)])
+def test_predictions_are_drawn_against_what_is_true(tmp_path: Path, shape: tuple[int, ...], count: int) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(1e3, 50.0, size=(count, *shape)).astype(np.float32)
+    specs = {"x": ArraySpec((1,), "float32"), "y": ArraySpec(shape, "float32")}
+    arrays = {"x": rng.normal(size=(count, 1)).astype(np.float32), "y": y}
+    outputs = (y + rng.normal(0.0, 9.0, size=y.shape)).astype(np.float32).reshape(count, *(shape or (1,)))
+    task, source = make_task(cases.config("regression"), specs), ArraySource(arrays, specs)
+    report = task.report(evaluated(task, arrays, outputs, 64), source)
+    assert pictures(report, tmp_path)["predicted.png"].shape[0] > 300
+    rows = report.tables["target"][1]
+    assert len(rows) == (shape or (1,))[-1]
+    if not shape:
+        assert rows[0][1] == pytest.approx(sklearn.mean_absolute_error(y, outputs), rel=1e-5)
+        worst = report.tables["largest errors"][1]
+        assert worst[0][0] == np.abs(outputs[:, 0] - y).argmax()
+        assert worst[0][3] == pytest.approx(float(outputs[worst[0][0], 0] - y[worst[0][0]]), rel=1e-6)
