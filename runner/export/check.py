@@ -18,9 +18,9 @@ import numpy as np
 
 from runner.config.errors import EngineError
 from runner.data.base import Array
+from runner.export.signature import Served
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
 from runner.task import namespace
-from runner.task.base import Task
 
 TOLERANCE = 1e-5
 _BATCH = 500
@@ -55,7 +55,7 @@ class Comparison:
 
     Attributes:
       examples: that were compared.
-      answers: name -> difference, as `Task.predictions` names them.
+      answers: name -> difference, as the task names them.
     """
 
     examples: int
@@ -65,17 +65,6 @@ class Comparison:
     def equal(self) -> bool:
         """Whether every answer is."""
         return all(found.equal for found in self.answers.values())
-
-
-def predictions(task: Task, outputs: Array) -> dict[str, Array]:
-    """Returns what a served model must answer where the model gives these outputs, computed in float64.
-
-    Args:
-      task: the run's.
-      outputs: (N, ...) of the model.
-    """
-    found = task.predictions(namespace.of(np), np.asarray(outputs, np.float64))
-    return {name: np.asarray(answer) for name, answer in found.items()}
 
 
 def compare(run: Mapping[str, Array], export: Mapping[str, Array]) -> Comparison:
@@ -104,7 +93,7 @@ def _difference(run: Array, export: Array) -> Difference:
 
 
 def check(
-    folder: Path, written: Written, library: str, task: Task, arrays: Mapping[str, Array], run: Array, log: Path
+    folder: Path, written: Written, library: str, served: Served, arrays: Mapping[str, Array], run: Array, log: Path
 ) -> dict[str, Comparison]:
     """Loads what was written in a fresh process, and compares its answers with the run's.
 
@@ -112,8 +101,8 @@ def check(
       folder: of the export.
       written: what is in it.
       library: Keras of its Keras file.
-      task: the run's.
-      arrays: (N, ...) by name, those of a batch that the model takes.
+      served: what it takes and answers.
+      arrays: (N, ...) by name, of what it takes.
       run: outputs (N, ...) of the run.
       log: gets what the process prints.
 
@@ -123,8 +112,8 @@ def check(
     Raises:
       EngineError: it can't be loaded.
     """
-    given = {name: arrays[name] for name in task.input_names}
-    inputs = task.inputs(namespace.of(np), given)
+    given = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
+    inputs = served.model_inputs(namespace.of(np), given)
     inputs = inputs if isinstance(inputs, Mapping) else {"": inputs}
     with tempfile.TemporaryDirectory(prefix="runner-export-") as name:
         shared = Path(name)
@@ -140,11 +129,11 @@ def check(
         }
         (shared / "request.json").write_text(json.dumps(request))
         found = _answer(shared, library, log)
-    expected, prefix = predictions(task, run), "saved_model/"
-    served = {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
-    compared = {"SavedModel": compare(expected, served)} if served else {}
+    expected, prefix = served.answers(run), "saved_model/"
+    answers = {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
+    compared = {"SavedModel": compare(expected, answers)} if answers else {}
     if "keras" in found:
-        compared[KERAS_FILE] = compare(expected, predictions(task, found["keras"]))
+        compared[KERAS_FILE] = compare(expected, served.answers(found["keras"]))
     return compared
 
 

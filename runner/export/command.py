@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,11 @@ from runner import mesh
 from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
-from runner.data.base import Array, ArraySource, DataSource
+from runner.data.base import Array, ArraySource, Dataset
 from runner.engine.base import DataSpec
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
-from runner.export.check import TOLERANCE, Comparison, check, predictions
+from runner.export.check import TOLERANCE, Comparison, check
 from runner.export.plain import make_plain, weights_in_use
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
@@ -32,7 +32,7 @@ from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.task import make_task
-from runner.tracking.attach import Attachment, attach
+from runner.tracking.attach import attach
 from runner.training.checkpoint.recovery import Previous, versions
 from runner.training.display import result_table
 
@@ -69,43 +69,73 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         data = runner.data.load_run(config, saved.encoding)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         spec = DataSpec(task.arrays, task)
-        examples = _examples(data.test)
-        outputs = _outputs(config, saved, spec, examples, folder / "runner.log")
+        served = Served(spec, data.encoding)
+        examples = _examples(config, data)
+        outputs = _outputs(config, saved, served, examples, folder / "runner.log")
         with folders.making(target) as making:
-            written = _write(config, saved, spec, making, folder / "runner.log")
+            written = _write(config, saved, served, making, folder / "runner.log")
             library = "keras" if config.engine.name == "jax" else "tf_keras"
-            compared = check(making, written, library, spec.task, examples.arrays, outputs, folder / "runner.log")
+            compared = check(making, written, library, served, examples, outputs, folder / "runner.log")
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
             rows += [("mesh of the run", mesh.describe(config.mesh.axes))]
             rows += [("split", data.selection.get("test", "test"))]
             console.print(result_table([*rows, *(row for name in compared for row in _rows(name, compared[name]))]))
             raise_if_different(compared)
-            served = Served(spec, predictions(spec.task, outputs[:1]))
-            record = _record(saved, served, written, compared)
+            record = {
+                "run": saved.run.run,
+                "step": saved.checkpoint.step,
+                "signature": served.describe(outputs[:1]),
+                "names": served.names(),
+                "left_out": list(written.left_out),
+                "compared": {name: asdict(found) for name, found in compared.items()},
+                "versions": versions(),
+            }
             (making / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             (making / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
         _say(console, target, written)
-        _record_in_run(store, console, saved, served, target, written, compared)
+        step, path, answers = saved.checkpoint.step, target / SAVED_MODEL, served.answer_specs(outputs[:1])
+        found = next(iter(compared.values())).answers.items()
+        store.log_metrics(step, {f"export/{name}_difference": each.largest for name, each in found if not each.exact})
+        store.log_artifacts([target / folders.RECORD], "export")
+        if written.saved_model:
+            uri = store.log_model(
+                lambda where, run_id: log.log_saved_model(where, run_id, path, served, answers, step=step)
+            )
+            if uri is not None:
+                console.print(f"MLflow model: {uri}", soft_wrap=True, markup=False)
+        for line in store.describe():
+            console.print(line, soft_wrap=True, markup=False)
 
 
-def _examples(split: DataSource) -> ArraySource:
-    """Returns the examples that are compared, a split's first: all of them, unless they take too much room."""
+def _examples(config: RunConfig, data: Dataset) -> dict[str, Array]:
+    """Returns the examples that are compared (N, ...), the test split's first, as they were before they were encoded.
+
+    They are all of them, unless they take too much room.
+    """
+    split = data.test
+    if data.encoding.mean:
+        plain = replace(config, dataset=replace(config.dataset, standardize=False))
+        split = runner.data.load_run(plain, data.encoding).test
     floats = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
     count = min(split.size, max(1, _MOST_BYTES // max(floats, 1)))
-    return ArraySource(split.read(np.arange(count, dtype=np.int64)), split.specs)
+    arrays = split.read(np.arange(count, dtype=np.int64))
+    return {name: array.astype(np.float32) if name in data.encoding.mean else array for name, array in arrays.items()}
 
 
-def _outputs(config: RunConfig, saved: Previous, spec: DataSpec, examples: ArraySource, log: Path) -> Array:
+def _outputs(config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], log: Path) -> Array:
     """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh."""
-    return evaluated(config, restored(config, saved, spec, log), spec.task, examples, None, keep_outputs=True).outputs
+    spec, arrays = served.spec, served.standardized(examples)
+    source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
+    engine = restored(config, saved, spec, log)
+    return evaluated(config, engine, spec.task, source, None, keep_outputs=True).outputs
 
 
-def _write(config: RunConfig, saved: Previous, spec: DataSpec, folder: Path, log: Path) -> Written:
+def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path) -> Written:
     with quiet_native_log(log):
-        plain = make_plain(config, spec, weights_in_use(saved.checkpoint))
+        plain = make_plain(config, served.spec, weights_in_use(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
-        return write_model(plain, spec.task, folder, convert=convert, tensorflow=tensorflow)
+        return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow)
 
 
 def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
@@ -145,49 +175,9 @@ def raise_if_different(compared: Mapping[str, Comparison]) -> None:
             )
 
 
-def _record(
-    saved: Previous, served: Served, written: Written, compared: Mapping[str, Comparison]
-) -> dict[str, object]:
-    return {
-        "run": saved.run.run,
-        "step": saved.checkpoint.step,
-        "signature": served.describe(),
-        "names": {"outputs": list(served.spec.task.outputs.names)}
-        | {name: list(each.names) for name, each in served.inputs.items() if each.names},
-        "left_out": list(written.left_out),
-        "compared": {name: asdict(found) for name, found in compared.items()},
-        "versions": versions(),
-    }
-
-
 def _say(console: Console, target: Path, written: Written) -> None:
     names = [SAVED_MODEL] if written.saved_model else []
     names += [written.keras] if written.keras else []
     lines = [f"{target / name}" for name in names] + [f"left out {line}" for line in written.left_out]
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
-
-
-def _record_in_run(
-    store: Attachment,
-    console: Console,
-    saved: Previous,
-    served: Served,
-    target: Path,
-    written: Written,
-    compared: Mapping[str, Comparison],
-) -> None:
-    step, found = saved.checkpoint.step, next(iter(compared.values()))
-    store.log_metrics(
-        step,
-        {f"export/{name}_difference": each.largest for name, each in found.answers.items() if not each.exact},
-    )
-    store.log_artifacts([target / folders.RECORD], "export")
-    if written.saved_model:
-        uri = store.log_model(
-            lambda where, run_id: log.log_saved_model(where, run_id, target / SAVED_MODEL, served, step=step)
-        )
-        if uri is not None:
-            console.print(f"MLflow model: {uri}", soft_wrap=True, markup=False)
-    for line in store.describe():
         console.print(line, soft_wrap=True, markup=False)

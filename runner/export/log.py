@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,17 @@ NAME = "export"
 _CODE = Path(__file__).with_name("served.py")
 
 
-def log_saved_model(store: Store, run_id: str, path: Path, served: Served, *, step: int) -> str:
+def log_saved_model(
+    store: Store, run_id: str, path: Path, served: Served, answers: Mapping[str, ArraySpec], *, step: int
+) -> str:
     """Stores a SavedModel as a logged model of a run.
 
     Args:
       store: where the run is.
       run_id: the run.
       path: the SavedModel.
-      served: what it takes and answers; the names of its outputs are kept as metadata.
+      served: what it takes; the names of what its arrays count are kept as metadata.
+      answers: specs of what it answers, by name.
       step: the training step it is from.
 
     Returns:
@@ -34,7 +38,7 @@ def log_saved_model(store: Store, run_id: str, path: Path, served: Served, *, st
     """
     several = len(served.inputs) > 1  # one input needs no name: an array is passed as it is
     inputs = [_tensor(spec, name if several else None) for name, spec in served.inputs.items()]
-    answers = [_tensor(spec, name) for name, spec in served.answers.items()]
+    outputs = [_tensor(spec, name) for name, spec in answers.items()]
     with pointed_at(store.uri), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*input example was not provided")  # the signature is exact
         logged = store.client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id)
@@ -47,9 +51,9 @@ def log_saved_model(store: Store, run_id: str, path: Path, served: Served, *, st
             model_id=logged.model_id,
             run_id=run_id,
             step=step,
-            signature=ModelSignature(Schema(inputs), Schema(answers)),
+            signature=ModelSignature(Schema(inputs), Schema(outputs)),
             pip_requirements=pinned(["mlflow", "tensorflow", "numpy"]),
-            metadata={"output_names": list(served.spec.task.outputs.names)},
+            metadata={"names": served.names()},
         )
     return str(info.model_uri)
 

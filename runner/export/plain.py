@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ class PlainModel:
       why: in words, why `keras` is None.
     """
 
-    model: Callable[..., Any]
+    model: Any
     keras: Any
     package: str
     why: str = ""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
 from runner.export.plain import PlainModel
+from runner.export.signature import NAME, Served
 from runner.host.late import late
 from runner.task import namespace
-from runner.task.base import Task
 
 if TYPE_CHECKING:
     import jax
@@ -39,12 +39,12 @@ class Written:
     left_out: tuple[str, ...]
 
 
-def write_model(plain: PlainModel, task: Task, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
+def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
     """Writes what can be written of a model.
 
     Args:
       plain: the model.
-      task: what it was trained for; says what the model takes and what its outputs mean.
+      served: what it takes and answers.
       folder: gets `saved_model/` and `model.keras` or `model.weights.h5`.
       convert: whether TensorFlow's AutoGraph may rewrite the layers, as users' own may need.
       tensorflow: whether it is installed.
@@ -53,9 +53,9 @@ def write_model(plain: PlainModel, task: Task, folder: Path, *, convert: bool, t
     if not tensorflow:
         left_out.append("SavedModel and MLflow model: tensorflow is not installed")
     elif plain.package == "keras":
-        _from_keras3(plain, task, folder / SAVED_MODEL)
+        _from_keras3(plain, served, folder / SAVED_MODEL)
     else:
-        _from_tensorflow(plain, task, folder / SAVED_MODEL, convert)
+        _from_tensorflow(plain, served, folder / SAVED_MODEL, convert)
     if plain.keras is None:
         return Written(tensorflow, None, (*left_out, f"{KERAS_FILE}: {plain.why}"))
     own = own_layers(plain)
@@ -75,42 +75,42 @@ def own_layers(plain: PlainModel) -> list[str]:
     return sorted({type(layer).__name__ for layer in own})
 
 
-def _signature(task: Task) -> dict[str, tf.TensorSpec]:
-    specs = {name: task.arrays[name] for name in task.input_names}
-    return {name: tf.TensorSpec((None, *spec.shape), spec.dtype, name=name) for name, spec in specs.items()}
+def _signature(served: Served) -> dict[str, tf.TensorSpec]:
+    specs = served.inputs.items()
+    return {name: tf.TensorSpec((None, *spec.shape), spec.dtype, name=name) for name, spec in specs}
 
 
-def _answers(plain: PlainModel, task: Task, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns what a served model answers, by name, in float32 and integers."""
     xp = namespace.of(ops)
-    outputs = plain.model(task.inputs(xp, arrays), training=False)
+    outputs = plain.model(served.model_inputs(xp, arrays), training=False)
     if isinstance(outputs, Mapping):
         outputs = {name: xp.cast(each, "float32") for name, each in outputs.items()}
     else:
         outputs = xp.cast(outputs, "float32")
-    return task.predictions(xp, outputs)
+    return served.spec.task.predictions(xp, outputs)
 
 
-def _from_tensorflow(plain: PlainModel, task: Task, path: Path, convert: bool) -> None:
+def _from_tensorflow(plain: PlainModel, served: Served, path: Path, convert: bool) -> None:
     def answer(**arrays: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = _answers(plain, task, tf, arrays)
+        found = _answers(plain, served, tf, arrays)
         return {name: tf.cast(each, tf.int64) if each.dtype.is_integer else each for name, each in found.items()}
 
-    served = tf.Module()
-    served.weights = list(plain.model.variables)  # type: ignore[attr-defined]  # what is read must be held by what is saved
-    served.answer = tf.function(answer, autograph=convert)
-    serve = served.answer.get_concrete_function(**_signature(task))
-    tf.saved_model.save(served, str(path), signatures={"serving_default": serve})
+    module = tf.Module()
+    module.weights = list(plain.model.variables)  # what the function reads must be held by what is saved
+    module.answer = tf.function(answer, autograph=convert)
+    serve = module.answer.get_concrete_function(**_signature(served))
+    tf.saved_model.save(module, str(path), signatures={NAME: serve})
 
 
-def _from_keras3(plain: PlainModel, task: Task, path: Path) -> None:
+def _from_keras3(plain: PlainModel, served: Served, path: Path) -> None:
     """Writes a Keras 3 model of the JAX backend: XLA's own program in a TensorFlow function."""
 
     def answer(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return _answers(plain, task, jax.numpy, arrays)
+        return _answers(plain, served, jax.numpy, arrays)
 
     archive = keras.export.ExportArchive()
     archive.track(plain.model)
     platforms = {"native_serialization_platforms": ("cpu", "cuda")}  # else it runs where it was written alone
-    archive.add_endpoint("serve", answer, input_signature=[_signature(task)], jax2tf_kwargs=platforms)
+    archive.add_endpoint("serve", answer, input_signature=[_signature(served)], jax2tf_kwargs=platforms)
     archive.write_out(str(path), verbose=False)
