@@ -28,8 +28,8 @@ def chosen(wanted: object, specs: Mapping[str, ArraySpec], keep: Collection[str]
       ConfigError: there is no such array, or it holds no numbers to be standardized.
     """
     if not isinstance(wanted, list):
-        return [name for name, spec in specs.items() if wanted and name not in keep and _fits(spec)]
-    able = [name for name, spec in specs.items() if _fits(spec)]
+        return [name for name, spec in specs.items() if wanted and name not in keep and _is_plain(spec)]
+    able = [name for name, spec in specs.items() if _is_number(spec)]
     for name in wanted:
         if name not in able:
             allowed = f"names of numeric arrays, which are {', '.join(able) or 'none'}"
@@ -37,8 +37,13 @@ def chosen(wanted: object, specs: Mapping[str, ArraySpec], keep: Collection[str]
     return list(wanted)
 
 
-def _fits(spec: ArraySpec) -> bool:
+def _is_number(spec: ArraySpec) -> bool:
     return spec.dtype in ("float32", "int32") and not spec.is_image and not (spec.dtype == "int32" and spec.names)
+
+
+def _is_plain(spec: ArraySpec) -> bool:
+    """Tells whether nobody would want it otherwise: whole numbers in a row may be indices, as of words in a text."""
+    return _is_number(spec) and (spec.dtype == "float32" or not spec.shape)
 
 
 def measured(source: DataSource, names: Collection[str]) -> Encoding:

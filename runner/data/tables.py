@@ -112,6 +112,8 @@ def _table(path: Path, wanted: Sequence[str] | None) -> dict[str, Column]:
         table = pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=size))
         if len(table.column_names) > 0 and all(_is_number(name) for name in table.column_names):
             raise DataError(f"{path}: the first line holds numbers, and must name the columns")
+    if not table.num_rows:
+        raise DataError(f"{path} has no examples")
     columns: dict[str, Column] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if _takes(wanted, name):

@@ -187,7 +187,8 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     known = {field.name for field in dataclasses.fields(DatasetConfig)} - {"target", "options"} | {"_target_"}
     assert set(preset) <= known
     own = name in ("arrays", "image_folder", "custom")
-    expected = {"name": "" if name == "tfds" else name, "test": None if own else "test"}
+    expected: dict[str, object] = {"name": "" if name == "tfds" else name, "test": None if own else "test"}
+    expected["standardize"] = name == "arrays"
     expected["batch_size"] = 64 if own or name == "digits" else 128
     plain = DatasetConfig()
     for key, value in preset.items():

@@ -14,7 +14,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.base import Array, Encoding
 from runner.data.cut import Whole
-from runner.data.encode import Column, Words, check_lengths, encode, shown
+from runner.data.encode import Column, Words, check_lengths, encode, name_of, shown
 
 _OTHER_NAMES = {"val": "validation", "valid": "validation"}
 _SPLITS = ("train", "validation", "test")
@@ -44,7 +44,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
         splits[split] = _group(group, config.features, where[split])
     if config.features:
         for name in config.features:
-            if all(name not in columns for columns in splits.values()):
+            if all(name_of(name, "dataset.features") not in columns for columns in splits.values()):
                 _refuse_feature(name, files)
     sources, encoding = encode(splits, where, encoding)
     return Whole(

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from runner.config import checks_data
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema_data import DatasetConfig
+from runner.data import load
+from runner.data.base import ArraySource, Dataset, Encoding
+
+HOUSES = "rooms,area (m2),kind,price,sold\n2,50.5,flat,100,true\n4,120,house,300.5,false\n3,70,flat,150,true\n"
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def opened(path: str, encoding: Encoding | None = None, **keys: object) -> Dataset:
+    config = DatasetConfig(**({"name": "arrays", "path": path, "test": "train"} | keys))  # type: ignore[arg-type]
+    checks_data.check(config)
+    return load(config, 0, encoding)
+
+
+def read(path: str, **keys: object) -> dict[str, np.ndarray]:
+    source = opened(path, **keys).train
+    assert isinstance(source, ArraySource)
+    return dict(source.arrays)
+
+
+def test_columns_of_a_table_are_numbers_truths_and_sorted_categories() -> None:
+    Path("houses.csv").write_text(HOUSES)
+    data = opened("houses.csv")
+    assert {name: (spec.shape, spec.dtype, spec.names) for name, spec in data.specs.items()} == {
+        "rooms": ((), "int32", ()),
+        "area_m2": ((), "float32", ()),
+        "kind": ((), "int32", ("flat", "house")),
+        "price": ((), "float32", ()),
+        "sold": ((), "bool", ()),
+    }
+    assert {name: array.tolist() for name, array in read("houses.csv").items()} == {
+        "rooms": [2, 4, 3],
+        "area_m2": [50.5, 120.0, 70.0],
+        "kind": [0, 1, 0],
+        "price": [100.0, 300.5, 150.0],
+        "sold": [True, False, True],
+    }
+    assert (data.name, data.source) == ("houses.csv", "houses.csv")
+
+
+def test_a_parquet_file_gives_what_the_same_table_gives_as_csv_and_lists_become_vectors() -> None:
+    Path("houses.csv").write_text(HOUSES)
+    table = pa.csv.read_csv("houses.csv")
+    vectors = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    pa.parquet.write_table(table.append_column("vector", vectors), "houses.parquet")
+    ours, theirs = read("houses.parquet"), read("houses.csv")
+    assert ours.pop("vector").tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    assert {name: array.tolist() for name, array in ours.items()} == {k: v.tolist() for k, v in theirs.items()}
+
+
+def test_arrays_of_bytes_with_the_shape_of_images_are_images() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "grey": rng.integers(0, 256, (6, 5, 4), np.uint8),
+        "colour": rng.integers(0, 256, (6, 5, 4, 3), np.uint8),
+        "scaled": rng.random((6, 5, 4, 1), np.float32),
+        "table": rng.integers(0, 256, (6, 5), np.uint8),
+        "cube": rng.random((6, 5, 4, 7)),
+    }
+    np.savez("a.npz", **arrays)
+    data = opened("a.npz")
+    assert [name for name, spec in data.specs.items() if spec.is_image] == ["grey", "colour", "scaled"]
+    assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {
+        "grey": ((5, 4, 1), "uint8"),
+        "colour": ((5, 4, 3), "uint8"),
+        "scaled": ((5, 4, 1), "float32"),
+        "table": ((5,), "int32"),
+        "cube": ((5, 4, 7), "float32"),
+    }
+    found = read("a.npz")
+    for name, array in arrays.items():
+        assert np.array_equal(found[name].reshape(array.shape), array.astype(found[name].dtype)), name
+
+
+@pytest.mark.parametrize("inner", ["{}.csv", "{}/part.csv"])
+def test_files_and_folders_named_as_splits_are_splits_with_the_same_categories(inner: str) -> None:
+    for split, kinds in {"train": "bcb", "val": "ab", "test": "cc"}.items():
+        path = Path("data", inner.format(split))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(["kind,n", *(f"{kind},{place}" for place, kind in enumerate(kinds))]))
+    data = opened("data", test=None)
+    assert data.validation is not None
+    assert data.specs["kind"].names == ("a", "b", "c")
+    found = [split.read(np.arange(split.size))["kind"].tolist() for split in (data.train, data.validation, data.test)]
+    assert found == [[1, 2, 1], [0, 1], [2, 2]]
+
+
+def test_files_of_one_split_are_joined_row_by_row_and_npy_files_array_by_array() -> None:
+    folder = Path("data")
+    folder.mkdir()
+    (folder / "b.csv").write_text("kind,n\nx,3\n")
+    (folder / "a.csv").write_text("kind,n\ny,1\nx,2\n")
+    np.save(folder / "vector.npy", np.arange(6.0).reshape(3, 2))
+    found = read("data")
+    assert found["n"].tolist() == [1, 2, 3]
+    assert found["kind"].tolist() == [1, 0, 0]
+    assert found["vector"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_numbers_that_are_whole_in_one_split_and_not_in_the_other_are_float_in_both() -> None:
+    Path("data").mkdir()
+    Path("data/train.csv").write_text("n\n1\n2\n")
+    Path("data/test.csv").write_text("n\n1.5\n")
+    assert opened("data", test=None).specs["n"].dtype == "float32"
+    assert read("data", test="test")["n"].dtype == np.float32
+
+
+def test_columns_are_chosen_by_name_and_what_is_left_out_may_hold_anything() -> None:
+    Path("a.csv").write_text("id,day,a b,n\nx1,2020-01-01,1,\nx2,2020-01-02,2,\n")
+    assert read("a.csv", features=["a b"])["a_b"].tolist() == [1, 2]
+    with pytest.raises(ConfigError, match=r"dataset\.features=a_c is refused: .* id, day, a_b, n; did you mean a_b"):
+        opened("a.csv", features=["a_c"])
+
+
+def test_the_digest_covers_the_content_and_not_the_place() -> None:
+    Path("a.csv").write_text("n\n1\n2\n")
+    first = opened("a.csv").digest
+    Path("elsewhere").mkdir()
+    Path("elsewhere/b.csv").write_text("n\n1\n2\n")
+    assert opened("elsewhere/b.csv").digest == first
+    Path("a.csv").write_text("n\n1\n3\n")
+    assert opened("a.csv").digest != first
+
+
+def test_other_data_is_read_with_the_words_of_the_run_and_an_unknown_one_is_refused() -> None:
+    Path("a.csv").write_text("kind\nb\nc\na\n")
+    Path("b.csv").write_text("kind\nc\nb\n")
+    Path("c.csv").write_text("kind\nc\nd\n")
+    known = Encoding.from_json(opened("a.csv").encoding.to_json())
+    assert opened("b.csv", known).train.read(np.arange(2))["kind"].tolist() == [2, 1]
+    with pytest.raises(DataError, match=r"c\.csv, kind: row 2 holds 'd', which the run's data did not; .* a, b, c"):
+        opened("c.csv", known)
+
+
+BAD = {
+    "missing.csv": ("a,b\n1,2\n3,\n", "missing.csv, b: row 2 is missing"),
+    "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, b: row 2 holds 'x' and others numbers"),
+    "empty_word.csv": ("a,b\nx,2\n,3\ny,3\n", "empty_word.csv, a: row 2 is missing"),
+    "headless.csv": ("1,2\n3,4\n", "the first line holds numbers"),
+    "ragged.csv": ("a,b\n1,2\n3\n", "ragged.csv can't be read: CSV parse error: Expected 2 columns, got 1"),
+    "day.csv": ("day\n2020-01-01\n", "day.csv, day holds values of type date32"),
+    "large.csv": ("n\n3000000000\n", "large.csv, n holds whole numbers beyond int32"),
+    "infinite.csv": ("n\n1\ninf\n", "infinite.csv, n: row 2 is inf"),
+    "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
+    "alike.csv": ("n 1,n(1)\n1,2\n", "two columns are called 'n_1'"),
+    "none.csv": ("a,b\n", "none.csv has no examples"),
+    "weight.csv": ("weight\n1\n", "'weight' is a name of the runner's own"),
+    "text.csv": ("t\n" + "\n".join(f"word{row}" for row in range(30)), "30 different words in 30 rows, which is text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_table_should_not_hold_is_told_with_file_row_and_column(name: str) -> None:
+    content, said = BAD[name]
+    Path(name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        opened(name)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+ARRAYS = {
+    "unequal": ({"a": np.zeros(3), "b": np.zeros(4)}, "a has 3 examples and b has 4"),
+    "nan": ({"a": np.array([[1, 2], [3, np.nan]])}, r"a: row 2, column 1 is missing \(NaN\)"),
+    "deep": ({"a": np.where(np.arange(8).reshape(2, 2, 2) == 7, np.inf, 0)}, r"a: row 2, entry \[1, 1\] is inf"),
+    "beyond": ({"a": np.array([1.0, 1e300])}, "a: row 2 is inf"),
+    "single": ({"a": np.float64(1)}, "a is a single value"),
+    "complex": ({"a": np.zeros(2, complex)}, "a holds complex numbers"),
+    "words": ({"a": np.array([["x", "y"]])}, "a holds words in 2 dims"),
+    "nothing": ({}, "holds no arrays"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_an_archive_should_not_hold_is_told_with_its_place(name: str) -> None:
+    arrays, said = ARRAYS[name]
+    np.savez(f"{name}.npz", **arrays)
+    with pytest.raises(DataError, match=said):
+        opened(f"{name}.npz")
+
+
+def test_python_objects_in_a_file_are_refused_and_not_unpickled(tmp_path: Path) -> None:
+    class Mine:
+        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+            return Path.touch, (tmp_path / "executed",)
+
+    np.save("a.npy", np.array([Mine()], object), allow_pickle=True)
+    np.savez("a.npz", a=np.array([Mine()], object))
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(DataError, match="Python objects, which are never unpickled"):
+            opened(name)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save("x.npy", np.ones((50, 2), np.float32))
+    monkeypatch.setattr("runner.data.cut.RAM_BYTES", 100)
+    assert isinstance(read("x.npy")["x"], np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"path": "huoses.csv"}, "/huoses.csv, and a .npz, .npy, .csv, .parquet file, .*; did you mean houses.csv"),
+        ({"path": None}, "dataset.path=null is refused: a .npz"),
+        ({"path": "notes.txt"}, "dataset.path=notes.txt is refused: a .npz"),
+        ({"path": "houses.csv", "holdout": 1.0}, "dataset.holdout=1.0 is refused"),
+        ({"path": "houses.csv", "holdout": 0.1, "validation": "train"}, "names a validation split"),
+        ({"path": "houses.csv", "standardize": 3}, "dataset.standardize=3 is refused"),
+        ({"path": "houses.csv", "features": []}, r"dataset.features=\[\] is refused"),
+        ({"path": "houses.csv", "standardize": ["prise"]}, "dataset.standardize=prise is refused: .* rooms, area_m2"),
+    ],
+)
+def test_keys_that_can_not_work_are_refused_in_one_line(keys: dict[str, object], said: str) -> None:
+    Path("houses.csv").write_text(HOUSES)
+    Path("notes.txt").write_text("")
+    with pytest.raises(ConfigError, match=said) as caught:
+        opened(**keys)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)

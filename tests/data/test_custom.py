@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.config import checks_data
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema_data import DatasetConfig
+from runner.data import load
+from runner.data.base import ArraySource, Dataset, ExampleSource
+
+MODULE = """
+import numpy as np
+
+class Pairs:
+    def __init__(self, size=30, shape=(8, 8, 3)):
+        self.size, self.shape = size, shape
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, row):
+        return {"image": np.full(self.shape, row, np.uint8), "vector": [row, 0.5], "label": row % 3}
+
+class Tuples(Pairs):
+    def __getitem__(self, row):
+        return np.full(4, row, np.float64), row % 2
+
+class Triples(Pairs):
+    def __getitem__(self, row):
+        return np.full(4, row), True, row % 2
+
+class Nested(Pairs):
+    def __getitem__(self, row):
+        return {"a": row, "b": 1.5}, row % 2
+
+class Broken(Pairs):
+    def __getitem__(self, row):
+        if row == 3:
+            raise OSError("no such file: 3.png")
+        if row == 4:
+            return {"image": np.zeros((8, 9, 3), np.uint8), "vector": [0, 0.5], "label": 0}
+        if row == 5:
+            return {"image": np.zeros((8, 8, 3), np.uint8), "label": 0}
+        if row == 6:
+            return {"image": np.zeros((8, 8, 3), np.uint8), "vector": [0, np.nan], "label": 0}
+        return super().__getitem__(row)
+
+class Words(Pairs):
+    def __getitem__(self, row):
+        return {"x": 1.0, "label": "cat"}
+
+class Stream:
+    def __iter__(self):
+        yield 1
+
+def table(size=20):
+    return {"x": np.ones((size, 4)), "label": ["no", "yes"] * (size // 2)}
+
+def splits():
+    return {"test": Pairs(10), "train": Pairs(20), "validation": Pairs(5)}
+
+def tables():
+    return {"train": table(20), "test": table(4)}
+
+def mixed():
+    return {"train": table(20), "test": Pairs(4)}
+
+def unlike():
+    return {"train": Pairs(20), "test": Pairs(4, (4, 4, 3))}
+
+def unequal():
+    return {"x": np.ones(3), "label": np.ones(4)}
+
+def number():
+    return 3
+
+def raising():
+    raise OSError("no disk")
+"""
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Gives each test a module of its own name, so that none is imported from another's folder."""
+    name = f"own_{abs(hash(request.node.nodeid))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def opened(module: str, name: str, /, **keys: object) -> Dataset:
+    keys = {"name": "custom", "target": f"{module}.{name}", "test": "train"} | keys
+    config = DatasetConfig(**keys)  # type: ignore[arg-type]
+    checks_data.check(config)
+    return load(config)
+
+
+def test_an_object_is_read_by_index_and_keeps_the_shape_and_type_of_its_first_example(inside: str) -> None:
+    data = opened(inside, "Pairs", options={"size": 12})
+    assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {
+        "image": ((8, 8, 3), "uint8"),
+        "vector": ((2,), "float32"),
+        "label": ((), "int32"),
+    }
+    assert data.specs["image"].is_image
+    assert isinstance(data.train, ExampleSource)
+    assert data.train.holds_gil
+    found = data.train.read(np.array([7, 0, 7]))
+    assert found["image"][:, 0, 0, 0].tolist() == [7, 0, 7]
+    assert found["vector"].tolist() == [[7, 0.5], [0, 0.5], [7, 0.5]]
+    assert found["label"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("Tuples", {"x": [5.0, 5.0, 5.0, 5.0], "label": 1}),
+        ("Triples", {"x0": [5, 5, 5, 5], "x1": True, "label": 1}),
+        ("Nested", {"a": 5, "b": 1.5, "label": 1}),
+    ],
+)
+def test_the_values_of_a_tuple_are_named_and_its_last_is_the_label(
+    inside: str, name: str, row: dict[str, object]
+) -> None:
+    found = opened(inside, name).train.read(np.array([5]))
+    assert {key: array[0].tolist() for key, array in found.items()} == row
+    assert list(found) == list(row)
+
+
+def test_arrays_by_name_lie_in_memory_and_words_become_categories(inside: str) -> None:
+    data = opened(inside, "table")
+    assert isinstance(data.train, ArraySource)
+    assert data.specs["label"].names == ("no", "yes")
+    assert data.train.arrays["label"].tolist() == [0, 1] * 10
+    assert data.train.arrays["x"].dtype == np.float32
+
+
+def test_splits_come_by_name(inside: str) -> None:
+    data = opened(inside, "splits", test=None)
+    assert data.validation is not None
+    assert (data.train.size, data.validation.size, data.test.size) == (20, 5, 10)
+    tables = opened(inside, "tables", test=None)
+    assert (tables.train.size, tables.validation, tables.test.size) == (20, None, 4)
+
+
+def test_an_object_without_splits_is_parted_and_every_example_is_in_one_part(inside: str) -> None:
+    data = opened(inside, "Pairs", test=None, holdout=0.25)
+    assert data.validation is not None
+    parts = [
+        part.read(np.arange(part.size))["vector"][:, 0].tolist() for part in (data.train, data.validation, data.test)
+    ]
+    assert [len(part) for part in parts] == [18, 6, 6]
+    assert sorted(sum(parts, [])) == list(range(30))
+
+
+def test_the_digest_is_of_arrays_where_there_are_some_and_else_of_code_and_options(
+    inside: str, tmp_path: Path
+) -> None:
+    first = opened(inside, "Pairs").digest
+    assert opened(inside, "Pairs").digest == first
+    assert opened(inside, "Pairs", options={"size": 31}).digest != first
+    table = opened(inside, "table").digest
+    assert opened(inside, "table", options={"size": 22}).digest != table
+    module = tmp_path / f"{inside}.py"
+    module.write_text(module.read_text() + "# changed\n")
+    assert opened(inside, "Pairs").digest != first
+    assert opened(inside, "table").digest == table
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (3, r"\.Broken: example 3 failed: OSError: no such file: 3\.png"),
+        (4, r"\.Broken: example 4, image: shape \[8, 9, 3\], and the first one's is \[8, 8, 3\]"),
+        (5, r"\.Broken: example 5 has no 'vector'"),
+        (6, r"\.Broken: example 6, vector: row 1 column 1 is missing|example 6, vector: row 1, column 1 is missing"),
+    ],
+)
+def test_a_later_example_that_differs_is_told_by_its_index(inside: str, row: int, said: str) -> None:
+    train = opened(inside, "Broken").train
+    train.read(np.array([0, 1, 2]))
+    with pytest.raises(DataError, match=said) as caught:
+        train.read(np.array([row]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mixed", "one split is arrays and the other an object"),
+        ("unlike", r"split test: image is uint8 \[4, 4, 3\], and uint8 \[8, 8, 3\] in"),
+        ("unequal", "x has 3 examples and label has 4"),
+        ("raising", r"raising failed: OSError: no disk"),
+        ("Words", "label is the word 'cat'; return a number for each word"),
+    ],
+)
+def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, said: str) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        opened(inside, name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "said"),
+    [
+        ("lod", {}, "has no 'lod', it defines Pairs, Tuples"),
+        ("number", {}, r"what returns arrays by name, .* not int"),
+        ("Stream", {}, r"what returns arrays by name, .* not Stream"),
+        ("table", {"options": {"sise": 3}}, r"dataset\.sise is refused: own_\d+\.table takes size; did you mean size"),
+    ],
+)
+def test_a_target_that_can_not_be_used_is_refused(inside: str, name: str, keys: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        opened(inside, name, **keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_is_not_there_is_refused_without_an_import(inside: str) -> None:
+    for target, said in ((f"{inside}_not.load", "there is no module"), ("load", "an import path with a dot")):
+        with pytest.raises(ConfigError, match=said):
+            checks_data.check(DatasetConfig(name="custom", target=target))
