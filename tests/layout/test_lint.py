@@ -238,8 +238,8 @@ def test_any_array_of_a_dataset_may_be_split_and_a_recorded_label_is_let_be() ->
         (
             {"photo": ["batch", None, "split", None]},
             "layout.inputs.photo=[batch,null,split,null] is refused: axis 'split' of size 4 does not divide dim 2, "
-            "the width (6), of [8, 8, 6, 3]; put null at dim 2, or split at dim 1 (8), or give split a size that divides "
-            "6: 2, 3, 6, or set dataset.image_size=[8,8]",
+            "the width (6), of [8, 8, 6, 3]; put null at dim 2, or split at dim 1 (8), or give split a size that "
+            "divides 6: 2, 3, 6, or set dataset.image_size=[8,8]",
         ),
     ],
 )
