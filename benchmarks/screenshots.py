@@ -22,8 +22,8 @@ from PIL import Image
 
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
-from runner.sweep.parent import find, open_tracking
 from runner.tracking.location import default_uri, free_port
+from runner.tracking.sweeps import find, open_tracking
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

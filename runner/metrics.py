@@ -47,7 +47,7 @@ def choices(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[st
 def default(directions: Mapping[str, str]) -> str:
     """Returns the metric that runs are judged by where none is named.
 
-    It is the task's first metric after the loss where more of it is better, as accuracy, and else the loss.
+    It is the task's first metric after the loss where more of it is better, and else the loss.
 
     >>> default({"loss": "minimize", "f1": "maximize"}), default({"loss": "minimize", "mae": "minimize"})
     ('eval/f1', 'eval/loss')

@@ -173,12 +173,19 @@ def test_the_words_of_classification_are_seen(word: str) -> None:
     assert IMAGES_AND_CLASSES.search(word)
 
 
+# Files beside task/, data/ and model/ that name them all the same.
+NAMED = {
+    "config/schema_task.py": "says what the options of the tasks are",
+    "training/past.py": "reads checkpoints of a release that knew no other task",
+}
+
+
 def test_only_tasks_data_and_models_know_of_images_and_classes() -> None:
-    """`num_classes` may be named where a command line of before is understood: builders are asked for it in model/."""
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.relative_to(PACKAGE).parts[0] not in ("task", "data", "model")
+        if path.relative_to(PACKAGE).as_posix() not in NAMED
         for number, line in enumerate(path.read_text().splitlines(), start=1)
         if IMAGES_AND_CLASSES.search(line)
     ]

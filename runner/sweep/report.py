@@ -9,9 +9,11 @@ from pathlib import Path
 
 from runner.compare import plots, render
 from runner.compare.lines import make_lines
+from runner.compare.metrics import directions
 from runner.compare.records import RunRecord, from_folder, from_run, history
 from runner.host.outputs import spared
 from runner.host.signals import interruption
+from runner.metrics import LOSS
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
 from runner.sweep.parent import Parent
@@ -21,7 +23,6 @@ from runner.tracking.base import Status
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 
-_METRICS = ("eval/accuracy", "eval/loss")
 _CURVES = ("eval/loss", "train/loss")
 _MOST_TICKS = 12  # values of a key that a heat map names
 
@@ -89,7 +90,8 @@ def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.S
     """Returns the sweep's table, jobs in order."""
     batches_vary = any("dataset.batch_size" in entry.job.varied for entry in entries)
     speed = "throughput/examples_per_second" if batches_vary else "throughput/step_ms"
-    metrics = list(dict.fromkeys((metric, *_METRICS, speed, *_layout_metrics(entries))))
+    evaluated = sorted(directions([entry.record for entry in entries if entry.record]), key=LOSS.__eq__)  # loss last
+    metrics = list(dict.fromkeys((metric, *evaluated, speed, *_layout_metrics(entries))))
     sheet = render.sheet_of(
         [entry.line() for entry in entries],
         metrics,
