@@ -90,7 +90,7 @@ def test_evaluate_gives_what_training_gave_and_adds_it_to_the_run_that_stays_as_
     assert result["loss"] == summary["eval_loss"]
     assert result["accuracy"] == summary["eval_accuracy"] > 0.8
     assert (result["examples"], result["step"], result["mesh"]) == (360, 44, "batch=2 model=2")
-    assert sum(one["examples"] for one in result["classes"]) == 360
+    assert sum(one["examples"] for one in result["tables"]["classes"]) == 360
     assert "precision" in done.stdout
     client, after = trained.recorded()
     assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
@@ -126,9 +126,10 @@ def test_an_export_predicts_as_the_run_does_and_mlflow_serves_it(
     assert set(record["compared"]) == {"SavedModel", "model.keras"}
     for found in record["compared"].values():
         assert found["examples"] == 360
-        assert found["classes"] == 0
-        assert found["probabilities"] <= 1e-5
-        assert found["logits"] <= 1e-5 * found["scale"]
+        assert found["answers"]["class"]["differing"] == 0
+        assert 0 < found["answers"]["probabilities"]["scale"] <= 1
+        for name in ("logits", "probabilities"):
+            assert found["answers"][name]["largest"] <= 1e-5 * found["answers"][name]["scale"]
     assert {each.name for each in target.iterdir()} == {"saved_model", "model.keras", "export.json", "config.yaml"}
     client, after = trained.recorded()
     assert (after.info.status, after.info.end_time) == (before.info.status, before.info.end_time)
@@ -139,7 +140,7 @@ def test_an_export_predicts_as_the_run_does_and_mlflow_serves_it(
     answers = served(trained, logged.model_id)
     assert answers["equal"]
     assert answers["modules"] == [], "served without this package and without Keras"
-    assert answers["classes"] == [str(digit) for digit in range(10)]
+    assert answers["names"] == {"outputs": [str(digit) for digit in range(10)]}
     assert answers["accuracy"] > 0.8
 
 
@@ -154,7 +155,7 @@ answer = model.predict(images)
 direct = tf.saved_model.load(sys.argv[5]).signatures["serving_default"](image=tf.constant(images))
 print(json.dumps({
     "equal": all(np.array_equal(answer[name], direct[name].numpy()) for name in answer),
-    "classes": model.metadata.metadata["class_names"],
+    "names": model.metadata.metadata["names"],
     "accuracy": float((answer["class"] == labels).mean()),
     "modules": [name for name in sys.modules if name.split(".")[0] in ("runner", "tf_keras")],
 }))
@@ -166,8 +167,9 @@ def served(trained: Trained, model_id: str) -> dict[str, Any]:
     import runner.data
     from runner.config.schema import DatasetConfig
 
-    split = runner.data.load(DatasetConfig(name="digits")).eval
-    np.savez(trained.folder / "raw.npz", images=split.images, labels=split.labels)
+    split = runner.data.load(DatasetConfig(name="digits")).test
+    arrays = split.read(np.arange(split.size))
+    np.savez(trained.folder / "raw.npz", images=arrays["image"], labels=arrays["label"])
     arguments = [trained.uri, model_id, str(trained.folder / "raw.npz"), str(ROOT)]
     done = subprocess.run(
         [sys.executable, "-c", SERVE, *arguments, str(trained.folder / "exported" / "saved_model")],
@@ -193,8 +195,8 @@ def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(t
     assert evaluated["loss"] == summary["eval_loss"]
     run.command("runner.export", *given, f"export.folder={tmp_path / 'exported'}")
     for found in json.loads((tmp_path / "exported" / "export.json").read_text())["compared"].values():
-        assert (found["examples"], found["classes"]) == (360, 0)
-        assert found["probabilities"] <= 1e-5, "in float32, whatever the run's layers computed in"
+        assert (found["examples"], found["answers"]["class"]["differing"]) == (360, 0)
+        assert found["answers"]["probabilities"]["largest"] <= 1e-5, "in float32, whatever the layers computed in"
     more = ["resume=latest", "trainer.epochs=3"]
     error = run.command("runner", *more, "optimizer.ema.decay=null", code=2).stderr
     assert "it is of another optimizer.ema, this config has no ema/d1/bias" in error

@@ -1,0 +1,50 @@
+"""A SavedModel and a Keras file of any inputs and any task answer what the model that was written answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.export.check import TOLERANCE
+from tests import forks
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+ANSWERS = {
+    "classes": ["logits", "probabilities", "class"],
+    "two inputs": ["prediction"],
+    "labels": ["logits", "probabilities"],
+    "standardized": ["prediction"],
+}
+
+
+@pytest.fixture(scope="module", params=["keras_dtensor", "jax"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.export.worker", request.param, str(tmp_path_factory.mktemp("exports"))]
+    library = "jax" if request.param == "jax" else "tensorflow"
+    done = forks.run(command, library=library, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, timeout=580)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_is_loaded_again_answers_the_same(found: dict[str, Any], name: str) -> None:
+    assert set(found[name]) == {"SavedModel", "model.keras"}
+    for answers in found[name].values():
+        assert list(answers) == ANSWERS[name]
+        for differing, largest, scale in answers.values():
+            assert differing == 0
+            assert scale > 0
+            assert largest <= TOLERANCE * scale
+
+
+def test_a_prediction_is_in_the_targets_own_units(found: dict[str, Any]) -> None:
+    """The task was told that targets are about 250."""
+    for answers in found["two inputs"].values():
+        assert answers["prediction"][2] > 200

@@ -1,0 +1,110 @@
+"""Exports models of several tasks and inputs, without a run: `python -m tests.export.worker ENGINE FOLDER`.
+
+Prints JSON: name -> what was loaded again -> answer -> [integers that differ, largest difference, largest value].
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from runner.config.schema import TaskConfig
+from runner.data.base import Array, ArraySpec, Encoding
+from runner.engine import registry
+from runner.engine.base import DataSpec
+from runner.export.check import check
+from runner.export.plain import make_plain
+from runner.export.signature import Served
+from runner.export.write import write_model
+from runner.task import make_task, namespace
+from tests.engine import cases
+
+COUNT = 600  # more than one batch of the process that loads the export
+
+
+@dataclass(frozen=True)
+class Case:
+    """Examples, their specs, what is to be learned of them, and how they became numbers."""
+
+    arrays: Mapping[str, Array]
+    specs: Mapping[str, ArraySpec]
+    task: TaskConfig
+    encoding: Encoding = field(default_factory=Encoding)
+
+
+def made() -> dict[str, Case]:
+    """Returns the cases by name."""
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (COUNT, 8, 8, 1)).astype(np.uint8)
+    image_spec = ArraySpec((8, 8, 1), "uint8", ("height", "width", "channel"))
+    label, names = rng.integers(0, 10, COUNT).astype(np.int32), tuple(map(str, range(10)))
+    vector, price = rng.normal(size=(COUNT, 5)).astype(np.float32), rng.normal(size=COUNT).astype(np.float32)
+    year = (2000 + rng.normal(0, 7, COUNT)).astype(np.float32)
+    both = {"image": image, "vector": vector, "price": price}
+    specs = {"image": image_spec, "vector": ArraySpec((5,), "float32"), "price": ArraySpec((), "float32")}
+    tags = {"vector": vector, "tags": (rng.random((COUNT, 4)) > 0.5).astype(np.float32)}
+    table = {"year": year, "vector": vector, "price": price}
+    table_specs = {"year": ArraySpec((), "float32"), "vector": specs["vector"], "price": specs["price"]}
+    encoding = Encoding(mean={"year": (2000.3712345,)}, deviation={"year": (7.7,)})
+    return {
+        "classes": Case(
+            {"image": image, "label": label}, {"image": image_spec, "label": ArraySpec((), "int32", names=names)},
+            TaskConfig(),
+        ),
+        "two inputs": Case(both, specs, TaskConfig("regression", target=["price"], options={"standardize": True})),
+        "labels": Case(
+            tags, {"vector": specs["vector"], "tags": ArraySpec((4,), "float32", names=("a", "b", "c", "d"))},
+            TaskConfig("multilabel", target=["tags"]),
+        ),
+        "standardized": Case(table, table_specs, TaskConfig("regression", target=["price"]), encoding),
+    }  # fmt: skip
+
+
+def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[str, list[float]]]]]:
+    """Yields each case's name and how its export compares with the model that was written."""
+    config = cases.config({"batch": 1}, hidden=[16])
+    config.engine.name = engine
+    registry.load(config)
+    for name, case in made().items():
+        task = make_task(case.task, case.specs, constants={"mean": [250.0], "deviation": [3.0]})
+        served = Served(DataSpec(task.arrays, task), case.encoding)
+        plain = make_plain(config, served.spec, _weights(engine, config, served.spec))
+        inputs = task.inputs(namespace.of(np), served.standardized(case.arrays))
+        outputs = np.asarray(plain.model(inputs, training=False))
+        target = folder / name.replace(" ", "_")
+        target.mkdir()
+        written = write_model(plain, served, target, convert=False, tensorflow=True)
+        found = check(target, written, plain.package, served, case.arrays, outputs, folder / "log")
+        yield (
+            name,
+            {
+                file: {key: [each.differing, each.largest, each.scale] for key, each in compared.answers.items()}
+                for file, compared in found.items()
+            },
+        )
+
+
+def _weights(engine: str, config: cases.RunConfig, data: DataSpec) -> dict[str, Array]:
+    """Returns weights other than those that the model begins with."""
+    rng = np.random.default_rng(1)
+    if engine == "jax":
+        from runner.engine.jax.adapter import Keras3Factory
+        from runner.engine.jax.names import Names
+
+        variables = Names(Keras3Factory(config.model, data, 0).build(stock=True)).variables
+        shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    else:
+        from runner.engine.dtensor.adapters import make_adapter
+
+        adapter = make_adapter(config, data)
+        shapes = {path: tuple(variable.shape) for path, variable in adapter.variables(adapter.plain()).items()}
+    return {path: rng.normal(0, 0.3, shape).astype(np.float32) for path, shape in shapes.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(exported(sys.argv[1], Path(sys.argv[2])))))
