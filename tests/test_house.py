@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "runner"
 IMAGES_AND_CLASSES = re.compile(r"accuracy|confusion|num_classes|/ ?255|cross.?entropy", re.IGNORECASE)
-HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotlib", "optuna", "pandas", "sklearn")
+HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotlib", "optuna", "pandas", "sklearn")
 
 # From the commands down to what knows nothing of a run; a part imports from those below it.
 ORDER = (

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.config import checks_augment
 from runner.config.checks_values import finite, folder, one_of, positive
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, DatasetConfig
-from runner.data.splits import parse_split
+from runner.host.late import late
 from runner.model import definition
+
+if TYPE_CHECKING:
+    from runner.data import splits
+else:
+    splits = late("runner.data.splits")  # with NumPy, which `--help` does without
 
 TABLES = (".npz", ".npy", ".csv", ".parquet")
 _MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"
@@ -54,7 +60,7 @@ def _check_splits(config: DatasetConfig) -> None:
         text = getattr(config, key)
         try:
             if text is not None:
-                parse_split(text)
+                splits.parse_split(text)
         except ValueError as error:
             raise refuse(
                 f"dataset.{key}", text, allowed=str(error), mend=f"write dataset.{key}='train[:5000]'"
