@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner import metrics
 from runner.cli.beginning import Refused, directory
 from runner.config import checks_sweep
 from runner.config.convert import as_typed, convert, convert_group, resolved
@@ -43,6 +44,7 @@ else:
 _DIR, _SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
+Direction = Literal["maximize", "minimize"]
 _PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
 _RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
 
@@ -82,8 +84,7 @@ class Sweep:
         assert isinstance(tracking, TrackingConfig)
         uri.check(tracking)
         self.settings = checks_sweep.settled(settings, convert_group("task", config))
-        assert self.settings.direction is not None
-        self.direction = self.settings.direction
+        self.direction: Direction = "maximize" if self.settings.direction == metrics.MAXIMIZE else "minimize"
         self.tracking = tracking
         self.folder = directory(config, _DIR)
         arguments = arguments_of(config)

@@ -38,8 +38,9 @@ def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example
     Returns:
       The model's URI, as `models:/m-...`.
     """
-    is_named = isinstance(example, Mapping)
-    rows = {name: array[:_ROWS] for name, array in example.items()} if is_named else example[:_ROWS]
+    rows = (
+        {name: array[:_ROWS] for name, array in example.items()} if isinstance(example, Mapping) else example[:_ROWS]
+    )
     is_legacy = _is_tf_keras(model)
     flavor = importlib.import_module("mlflow.tensorflow" if is_legacy else "mlflow.keras")
     with pointed_at(store.uri):

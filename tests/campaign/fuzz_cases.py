@@ -95,12 +95,14 @@ def _same(one: str, other: str) -> bool:
 
 
 def schema_keys() -> list[Key]:
-    """Returns every key of the schema, and of the options of its models."""
+    """Returns every key of the schema, and of the options of its models and tasks."""
     found = list(_keys(RunConfig, ""))
-    for path in sorted((conf_dir() / "model").glob("*.yaml")):
-        content = OmegaConf.to_container(OmegaConf.load(path))
+    for path in sorted(path for group in ("model", "task") for path in (conf_dir() / group).glob("*.yaml")):
+        content, group = OmegaConf.to_container(OmegaConf.load(path)), path.parent.name
         assert isinstance(content, dict)
-        found += [Key(f"model.{name}", list[int] if isinstance(v, list) else type(v)) for name, v in content.items()]
+        known = {key.name for key in found}
+        kinds = {f"{group}.{name}": list[int] if isinstance(v, list) else type(v) for name, v in content.items()}
+        found += [Key(name, kind) for name, kind in kinds.items() if name not in known]
     return list({key.name: key for key in found}.values())
 
 
