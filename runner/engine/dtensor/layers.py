@@ -2,8 +2,9 @@
 
 Each replacement is a subclass with the same arguments, variables and arithmetic. What is wrong with the stock layer:
 fused batch and layer normalisation, the gradients of average pooling and depthwise convolution, dilation, and
-convolution or pooling of images that are split over height or width have no DTensor rule; a drawn mask depends on the
-mesh; integer indexing is silently wrong. Convolutions read their kernels whole, see `whole_variables`.
+convolution or pooling of images that are split over height or width have no DTensor rule, nor has a gather from a
+variable, or a concatenation along a split dim; a drawn mask depends on the mesh; integer indexing is silently wrong.
+Convolutions and embeddings read their variables whole, see `whole_variables`.
 """
 
 from __future__ import annotations
@@ -184,6 +185,24 @@ class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
         return super().call(scope.as_rows(inputs, self.kernel))
 
 
+class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
+    """Tensors side by side, each laid by batch first: DTensor joins none along a dim that is split."""
+
+    def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the tensors joined along the layer's axis."""
+        return super().call([scope.by_batch(x) for x in inputs])
+
+
+class Embedding(tf_keras.layers.Embedding):  # type: ignore[misc]
+    """A vector a number; its table is read whole, for DTensor has no rule for a gather from a variable."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Returns (batch, ..., output_dim) of whole numbers (batch, ...)."""
+        if scope.current() is None:
+            return super().call(inputs)
+        return tf.gather(tf.identity(self.embeddings), tf.cast(inputs, tf.int32))
+
+
 _REPLACED = (
     Conv2D,
     DepthwiseConv2D,
@@ -194,6 +213,8 @@ _REPLACED = (
     Dropout,
     Flatten,
     Dense,
+    Concatenate,
+    Embedding,
 )
 _SHORT_NAMES = {"MaxPool2D": MaxPooling2D, "AvgPool2D": AveragePooling2D, "Convolution2D": Conv2D}
 
@@ -211,6 +232,6 @@ def dtensor_keras() -> ModuleType:
 
 def whole_variables(layer: tf.Module) -> list[tf.Variable]:
     """Returns the variables that a layer's operations need whole, however they are stored."""
-    if isinstance(layer, private.Convolution | tf_keras.layers.DepthwiseConv2D):
+    if isinstance(layer, private.Convolution | tf_keras.layers.DepthwiseConv2D | tf_keras.layers.Embedding):
         return list(layer.weights)
     return []

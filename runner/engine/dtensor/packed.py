@@ -62,8 +62,8 @@ def _shares(gradient: tf.Tensor, groups: int) -> tf.Tensor:
     elif kind == "BiasAddGrad" and operation.get_attr("data_format") == b"NHWC":
         grouped = _grouped(operation.inputs[0], groups)
         share = tf.reduce_sum(grouped, list(range(1, len(grouped.shape) - 1)))
-    elif kind == "Sum" and 0 in (axes := _axes(operation)):
-        share = tf.reduce_sum(_grouped(operation.inputs[0], groups), [axis + 1 for axis in axes])
+    elif kind == "Sum" and 0 in _axes(operation):
+        share = tf.reduce_sum(_grouped(operation.inputs[0], groups), [axis + 1 for axis in _axes(operation)])
     else:
         raise NotPacked(f"operation {kind or type(gradient).__name__}")
     return tf.reshape(share, [groups, -1])

@@ -212,7 +212,9 @@ class Steps:
             targets = [loss_b, *self._model.losses]
         # Seeded with each example's share of the mean: the mean itself would cost a collective.
         shares = [share_b, *(tf.ones_like(loss) / self._microbatches for loss in self._model.losses)]
-        gradients = tape.gradient(targets, variables, output_gradients=shares)
+        found = tape.gradient(targets, variables, output_gradients=shares)
+        # A table's rows come as slices, which are not laid on a mesh.
+        gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in found]
         for path, gradient in zip(self._state.trainable, gradients, strict=True):
             if gradient is None:
                 raise ConfigError(
