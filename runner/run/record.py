@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
 
+from runner import metrics
 from runner.config.convert import flatten
 from runner.config.errors import EngineError, Interrupted, TrackingError
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, TaskConfig
 from runner.host.signals import current, interruption
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
+from runner.task import metric_directions
 from runner.tracking import Status, Tracker, open_tracker
 
 ENDED = "runner.ended"  # a run's tag: why it ended, in words
@@ -37,9 +40,12 @@ def open_run(
       resume_run_id: a run that goes on; null: a new one.
     """
     choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
-    name = "-".join([prefix + choices["model"], choices["mesh"], choices["layout"], f"b{config.dataset.batch_size}"])
+    of_task = [] if config.task.name == TaskConfig.name else [choices["task"]]
+    parts = [prefix + choices["model"], *of_task, choices["mesh"], choices["layout"]]
+    name = "-".join([*parts, f"b{config.dataset.batch_size}"])
     tags = {f"runner.{group}": choice for group, choice in choices.items() if group not in _TOLD and choice != "None"}
     tags[CONFIG_TAG] = config_hash(content)
+    tags[metrics.TAG] = json.dumps(metric_directions(config.task))
     if not prefix:  # a training run, which can stand for another of the same config
         tags[CODE_TAG] = code_version(config)
     sweep = member.membership()
