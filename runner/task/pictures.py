@@ -88,9 +88,10 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
     right = np.trace(matrix) / max(matrix.sum(), 1)
     axes.set_title(f"{split} examples by label and prediction, {right:.2%} right")
     if count <= _MOST_LABELLED:
-        turned = 45 if max(map(len, class_names)) > 3 else 0
-        axes.set_xticks(range(count), class_names, rotation=turned, ha="right" if turned else "center")
-        axes.set_yticks(range(count), class_names)
+        names = list(map(short, class_names))
+        turned = 45 if max(map(len, names)) > 3 else 0
+        axes.set_xticks(range(count), names, rotation=turned, ha="right" if turned else "center")
+        axes.set_yticks(range(count), names)
         for row, column in zip(*np.nonzero(matrix), strict=True):
             colour = "white" if shares[row, column] > 0.5 else "black"
             text = str(matrix[row, column])

@@ -59,9 +59,9 @@ class Case:
         return make_task(self.config, self.specs)
 
 
-def config(name: str, target: Sequence[str] = (), example_weight: str | None = None, **options: Any) -> TaskConfig:
+def config(name: str, targets: Sequence[str] = (), example_weight: str | None = None, **options: Any) -> TaskConfig:
     """Returns a task's config with the other options at their defaults."""
-    return TaskConfig(name, list(target), None, example_weight, asdict(OPTIONS[name](**options)))
+    return TaskConfig(name, list(targets), None, example_weight, asdict(OPTIONS[name](**options)))
 
 
 def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:

@@ -69,7 +69,7 @@ def test_the_table_of_classes_has_scikit_learns_precision_and_recall(tmp_path: P
         assert pixels[..., :3].std() > 0.05  # something is drawn
 
 
-def test_wrong_examples_are_the_most_confident_and_only_they_are_read(tmp_path: Path) -> None:
+def test_wrong_examples_are_the_most_confident_and_only_they_are_read() -> None:
     task, source, outputs = of_images()
     whole = Blocks(source)
     found = evaluated(task, dict(source.arrays), outputs, 32)

@@ -1,0 +1,174 @@
+"""What a task refuses: from the config alone, and of the arrays of a dataset. Each is one line with its mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.config.schema_task import TaskConfig
+from runner.data.base import WEIGHT, ArraySource, ArraySpec
+from runner.task import check, make_task, metric_directions, namespace
+from tests.task.cases import config
+
+NAMED = ArraySpec((), "int32", (), tuple("abc"))
+X = ArraySpec((3,), "float32")
+OWN = "tests.task.own"
+
+ALONE: list[tuple[TaskConfig, str]] = [
+    (config("classification", label_smoothing=1.0), "task.label_smoothing=1.0"),
+    (config("classification", label_smoothing=-0.1), "task.label_smoothing=-0.1"),
+    (config("classification", top_k=1), "task.top_k=1"),
+    (config("classification", top_k=5, classes=5), "below the 5 classes"),
+    (config("classification", classes=1), "task.classes=1"),
+    (config("classification", classes=["a", "a"]), "names that differ"),
+    (config("classification", class_weights="even"), "balanced or null"),
+    (config("classification", class_weights=[1.0, -1.0]), "task.class_weights.1=-1.0"),
+    (config("classification", class_weights={"a": "2"}), "task.class_weights.a=2"),
+    (config("multilabel", threshold=1.0), "task.threshold=1.0"),
+    (config("multilabel", threshold=0.0), "task.threshold=0.0"),
+    (config("regression", loss="mean_square_error"), "did you mean mean_squared_error"),
+    (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
+    (config("regression", loss="poisson", standardize=True), "task.standardize=True"),
+    (config("custom", target="no_dot"), "task._target_=no_dot"),
+    (config("custom", target="tests.task.nowhere.loss"), "no module tests.task.nowhere"),
+    (config("custom", target=f"{OWN}.los"), "did you mean loss"),
+    (config("custom", target=f"{OWN}.not_a_function"), "not callable"),
+    (config("custom", target=f"{OWN}.of_two"), "write def of_two(ops, outputs, batch)"),
+    (config("custom", target=f"{OWN}.loss", maximize=["nearer"]), "task.maximize=tests.task.own.nearer"),
+    (config("custom", target=f"{OWN}.loss", maximize=["near"], minimize=["near"]), "near is there twice"),
+    (config("custom", target=f"{OWN}.loss", minimize=["loss"]), "loss is the loss;"),
+    (config("custom", target=f"{OWN}.loss", units=0), "task.units=0"),
+]
+
+
+@pytest.mark.parametrize(("made", "told"), ALONE)
+def test_an_option_that_cannot_work_is_refused_without_a_dataset(made: TaskConfig, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check(made)
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
+    (config("classification"), {"x": X, "price": X}, "the dataset has x, price, of which none is named"),
+    (config("classification", ["lable"]), {"x": X, "label": NAMED}, "did you mean label"),
+    (config("classification"), {"label": NAMED}, "task.inputs=null"),
+    (config("classification", ["label", "x"]), {"x": X, "label": NAMED, "z": X}, "one array of classes"),
+    (config("classification", ["y"]), {"x": X, "y": ArraySpec((), "float32")}, "set task=regression"),
+    (config("classification"), {"x": X, "label": ArraySpec((2, 2), "int32")}, "shape [2, 2]"),
+    (config("classification"), {"x": X, "label": ArraySpec((), "int32")}, "task.classes=null"),
+    (config("classification", classes=4), {"x": X, "label": ArraySpec((3,), "float32")}, "task.classes=4"),
+    (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "3 weights, one a class"),
+    (config("classification", class_weights={"d": 2.0}), {"x": X, "label": NAMED}, "task.class_weights.d=2.0"),
+    (config("classification", class_weights="balanced"), {"x": X, "label": NAMED}, "computed from the train split"),
+    (config("multilabel"), {"x": X, "label": NAMED}, "set task=classification"),
+    (config("multilabel", ["x", "label"]), {"x": X, "label": NAMED, "z": X}, "x [3], label []"),
+    (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number an example"),
+    (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=True"),
+    (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
+    (config("regression", example_weight="v"), {"x": X, "y": X}, "task.example_weight=v"),
+]
+
+
+@pytest.mark.parametrize(("made", "arrays", "told"), OF_ARRAYS)
+def test_a_dataset_that_does_not_fit_is_refused(made: TaskConfig, arrays: dict[str, ArraySpec], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_task(made, arrays)
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_labels_outside_of_the_classes_are_refused() -> None:
+    specs = {"x": X, "label": ArraySpec((), "int32")}
+    labels = np.array([0, 3, 1], np.int32)
+    train = ArraySource({"x": np.zeros((3, 3), np.float32), "label": labels}, specs)
+    with pytest.raises(ConfigError, match="labels from 0 to 2, the train split has 3"):
+        make_task(config("classification", classes=3), specs, train)
+    train.arrays["label"][0] = -1  # type: ignore[index]
+    with pytest.raises(ConfigError, match="labels from 0 to 3, the train split has -1"):
+        make_task(config("classification"), specs, train)
+
+
+def test_classes_that_nobody_names_are_counted_once() -> None:
+    specs = {"x": X, "label": ArraySpec((), "int64")}
+    train = ArraySource({"x": np.zeros((3, 3), np.float32), "label": np.array([0, 6, 1])}, specs)
+    task = make_task(config("classification"), specs, train)
+    assert task.outputs.units == 7
+    train.arrays["label"][1] = 2  # type: ignore[index]
+    assert make_task(config("classification"), specs, train, task.constants).outputs.units == 7
+
+
+CHECKED: list[tuple[TaskConfig, Mapping[str, ArraySpec], list[list[int | None]], list[list[int | None]]]] = [
+    (config("classification"), {"x": X, "label": NAMED}, [[None, 3], [8, 3]], [[None, 4], [8, 3, 1], [8]]),
+    (config("multilabel"), {"x": X, "labels": ArraySpec((5,), "int32")}, [[None, 5]], [[None, 1], [None, 5, 1]]),
+    (config("regression"), {"x": X, "y": ArraySpec((), "float32")}, [[None, 1]], [[None], [None, 2]]),
+    (config("regression"), {"x": X, "y": ArraySpec((2, 3), "float32")}, [[None, 2, 3]], [[None, 6], [None, 3, 2]]),
+]
+
+
+@pytest.mark.parametrize(("made", "arrays", "good", "bad"), CHECKED)
+def test_outputs_of_another_shape_are_refused(
+    made: TaskConfig, arrays: dict[str, ArraySpec], good: list[list[int | None]], bad: list[list[int | None]]
+) -> None:
+    task = make_task(made, arrays)
+    for shape in good:
+        task.check(shape)
+    for shape in bad:
+        with pytest.raises(ConfigError, match=r"in a layer of that (size|shape)$"):
+            task.check(shape)
+
+
+def custom(name: str = "loss", **options: Any) -> Any:
+    made = config("custom", target=f"{OWN}.{name}", **options)
+    return make_task(made, {"x": X, "y": ArraySpec((), "float64")})
+
+
+def test_a_users_loss_and_metrics_are_computed_and_known_by_name() -> None:
+    task = custom(maximize=["near"], minimize=[f"{OWN}.error"])
+    assert task.directions == {"loss": "minimize", "near": "maximize", "error": "minimize"}
+    assert metric_directions(config("custom", target=f"{OWN}.loss", maximize=["near"])) == {
+        "loss": "minimize",
+        "near": "maximize",
+    }
+    ops, outputs = namespace.of(np), np.array([[1.0], [2.0], [np.nan]], np.float32)
+    batch = {"x": np.zeros((3, 3), np.float32), "y": np.array([1.25, 0.0, 5.0])}
+    batch |= {WEIGHT: np.array([1, 1, 0], np.float32)}
+    np.testing.assert_array_equal(task.loss(ops, outputs, batch), [0.25, 2.0, 9.0])
+    totals = {name: np.asarray(value, np.float64) for name, value in task.totals(ops, outputs, batch).items()}
+    assert task.summary(totals) == {"near": 0.5, "error": 1.125}
+    assert task.outputs.units == 1
+    assert task.input_names == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("whole", "it gives shape [], allowed is one number an example"),
+        ("broken", "it raised KeyError: 'no such array'"),
+    ],
+)
+def test_a_users_function_that_fails_is_one_line(name: str, told: str) -> None:
+    batch = {"y": np.zeros(2), WEIGHT: np.ones(2, np.float32)}
+    with pytest.raises(ConfigError) as refused:
+        custom(name).loss(namespace.of(np), np.zeros((2, 1), np.float32), batch)
+    assert str(refused.value).startswith(f"task._target_={OWN}.{name} is refused: {told}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        (lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True), "sum to 1"),
+        (lambda x: 1 / (1 + np.exp(-x)), "between 0 and 1"),
+        (lambda x: x, ""),
+    ],
+)
+def test_outputs_that_are_no_logits_are_told(outputs: Callable[[np.ndarray], np.ndarray], told: str) -> None:
+    specs = {"x": X, "label": ArraySpec((), "int32", (), tuple("abcdefgh"))}
+    drawn = outputs(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
+    found = make_task(config("classification"), specs).cautions(drawn)
+    assert (told in found[0]) if told else not found
