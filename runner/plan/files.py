@@ -8,6 +8,7 @@ from pathlib import Path
 from runner.host.outputs import spared
 from runner.plan import rows
 from runner.plan.base import Plan
+from runner.plan.picture import draw
 
 PICTURE = "plan.png"
 NAMES = ("plan.json", "plan.md", PICTURE)
@@ -20,8 +21,6 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
     Returns:
       The files that are there.
     """
-    from runner.plan.picture import draw
-
     texts = {"plan.json": json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": markdown(plan)}
     texts |= {PROPOSED: plan.proposed} if plan.proposed else {}
     files = []

@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
 
 from runner import mesh
 from runner.plan import rows
@@ -47,8 +48,6 @@ def draw(plan: Plan, path: Path) -> None:
       plan: what to draw.
       path: PNG file to write.
     """
-    from PIL import Image, ImageDraw
-
     largest = sorted(plan.variables, key=lambda each: -each.bytes)[:_MOST]
     shown = [_row(each) for each in plan.variables if each in largest]
     title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
@@ -126,11 +125,13 @@ def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
     return lines
 
 
-def _legend_width(words: str, boxes: Sequence[Any]) -> int:
+def _legend_width(words: str, boxes: Sequence[tuple[str, Colour]]) -> int:
     return _length(words, _TEXT) + 8 + 22 * len(boxes) + 22
 
 
-def _head(canvas: Any, title: Sequence[str], legend: Sequence[Sequence[tuple[str, Any]]]) -> None:
+def _head(
+    canvas: ImageDraw.ImageDraw, title: Sequence[str], legend: Sequence[Sequence[tuple[str, list[tuple[str, Colour]]]]]
+) -> None:
     y = _MARGIN
     for line in title:
         _text(canvas, _MARGIN, y, line, _TITLE, bold=True)
@@ -148,7 +149,7 @@ def _head(canvas: Any, title: Sequence[str], legend: Sequence[Sequence[tuple[str
         y += _LINE
 
 
-def _draw_row(canvas: Any, plan: Plan, row: _Row, y: int) -> None:
+def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int) -> None:
     variable = row.variable
     for index, line in enumerate(row.path):
         _text(canvas, _MARGIN, y + index * _LINE, line, _PATH, bold=True)
@@ -166,7 +167,7 @@ def _draw_row(canvas: Any, plan: Plan, row: _Row, y: int) -> None:
     _text(canvas, _RIGHT, y + _LINE, _shortened(many, _WIDTH - _RIGHT - _MARGIN), _SMALL, _GREY)
 
 
-def _shards(canvas: Any, plan: Plan, variable: VariablePlan, middle: int, copies: int) -> None:
+def _shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, middle: int, copies: int) -> None:
     """Draws a variable's dims that are cut, and of the others the largest, as rows and columns."""
     shape, spec = variable.shape, variable.spec
     dims = sorted(range(len(shape)), key=lambda d: (spec[d] is None, -shape[d]))
@@ -202,19 +203,21 @@ def _extent(dims: Sequence[int], parts: int, most: int) -> int:
     return min(max(round(most * share), _CELL * parts), most)
 
 
-def _box(canvas: Any, x: int, y: int, width: int, height: int, face: Colour, edge: Colour = _EDGE) -> None:
+def _box(
+    canvas: ImageDraw.ImageDraw, x: int, y: int, width: int, height: int, face: Colour, edge: Colour = _EDGE
+) -> None:
     canvas.rectangle((x, y, x + width, y + height), fill=face, outline=edge)
 
 
-def _text(canvas: Any, x: int, y: int, text: str, size: int, ink: Colour = _INK, *, bold: bool = False) -> None:
+def _text(
+    canvas: ImageDraw.ImageDraw, x: int, y: int, text: str, size: int, ink: Colour = _INK, *, bold: bool = False
+) -> None:
     canvas.text((x, y + _LINE // 2), text, ink, font=_font(size, bold), anchor="lm")
 
 
 @functools.cache
-def _font(size: int, bold: bool = False) -> Any:
+def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """Returns the font that Matplotlib brings along; Pillow's own where it is elsewhere."""
-    from PIL import ImageFont
-
     found = importlib.util.find_spec("matplotlib")
     places = list(found.submodule_search_locations or []) if found else []
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"

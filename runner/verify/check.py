@@ -59,5 +59,5 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     axes = mesh.describe(config.mesh.axes)
-    terms, size, precision = int(stated["terms"]), stated["noise"], config.engine.precision
+    terms, size, precision = stated["terms"], stated["noise"], config.engine.precision
     return Report(tuple(checks), config.verify.steps, axes, terms, size, peers, precision)

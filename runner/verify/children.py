@@ -6,14 +6,30 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Required, TypedDict
 
 from runner.config.errors import ConfigError, EngineError
 
 WORKER = "runner.verify.worker"
 
 
-def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> dict[str, Any]:
+class Outcome(TypedDict, total=False):
+    """What a side says when it ends.
+
+    Attributes:
+      kind: `done`, `refused` or `failed`.
+      text: why it was refused or failed.
+      terms: of the single device: length of the longest sum.
+      noise: of the single device: relative, of its perturbed runs.
+    """
+
+    kind: Required[str]
+    text: str
+    terms: int
+    noise: float
+
+
+def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> Outcome:
     """Runs one side to its end.
 
     Args:
@@ -42,7 +58,7 @@ def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> dict[
     if not said.exists():
         how = f"was killed by signal {-child.returncode}" if child.returncode < 0 else f"exited {child.returncode}"
         raise EngineError(f"verify's {side} process {how}; its output is in {log}")
-    outcome: dict[str, Any] = json.loads(said.read_text())
+    outcome: Outcome = json.loads(said.read_text())
     if outcome["kind"] == "refused":
         raise ConfigError(outcome["text"])
     if outcome["kind"] == "failed":

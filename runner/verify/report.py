@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -113,7 +112,7 @@ class Report:
             f"verify/{kind}_ratio": max(ratios) for kind, ratios in kinds.items() if ratios
         }
 
-    def content(self, config: Mapping[str, object]) -> dict[str, Any]:
+    def content(self, config: Mapping[str, object]) -> dict[str, object]:
         """Returns everything as plain values for JSON.
 
         Args:

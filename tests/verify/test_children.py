@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from runner.config.errors import ConfigError, EngineError
-from runner.verify.children import run_child
+from runner.verify.children import Outcome, run_child
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> dict[str, object]:
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Outcome:
     monkeypatch.setenv("FAKE", kind)
     monkeypatch.chdir(ROOT)
     return run_child("mesh", folder, folder / "mesh.log", "tests.verify.fake_worker")
