@@ -78,7 +78,7 @@ def _check_value(key: str, name: str, value: object, kind: type[StepOptions]) ->
     if name == "size":
         if value is None and name not in required(kind):
             return
-        good, allowed = _numbers(value, whole=True) and min(value) >= 1, "[height, width], each at least 1"  # type: ignore[type-var,call-overload]
+        good, allowed = _numbers(value, whole=True) and min(value) >= 1, "[height, width], each at least 1"  # type: ignore[call-overload]
     elif name == "padding":
         good, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "at least 0"
     elif name == "direction":

@@ -19,7 +19,7 @@ from runner.data.base import Array, ArraySpec
 Arrays = dict[str, Array]
 Specs = Mapping[str, ArraySpec]
 Partner = Callable[[int], Arrays]  # row -> that example as it comes to this step
-Options = TypeVar("Options", bound=schema.StepOptions)
+Options = TypeVar("Options", bound=schema.StepOptions, covariant=True)
 
 _ATTEMPTS = 10  # windows that a random resized crop tries to fit, as in the paper's reference code
 _ONE = 1 << 16  # shares of a mix count in 65,536ths: whole numbers give the same bits everywhere
@@ -197,7 +197,8 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
         size = (self.options.size[0], self.options.size[1])
 
         def middle(image: Array) -> Array:
-            return images.resize(image, size, images.center_box(*image.shape[:2], size, self.options.center))
+            height, width = image.shape[:2]
+            return images.resize(image, size, images.center_box(height, width, size, self.options.center))
 
         return self._on_images(arrays, middle)
 
@@ -242,12 +243,12 @@ class Color(Step[schema.Color]):
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
         options = self.options
-        factors = [
+        brightness, contrast, saturation = (
             max(0.0, 1 + spread * (2 * rng.random() - 1))
             for spread in (options.brightness, options.contrast, options.saturation)
-        ]
+        )
         hue = options.hue * (2 * rng.random() - 1)
-        return self._on_images(arrays, lambda image: images.color(image, *factors, hue))
+        return self._on_images(arrays, lambda image: images.color(image, brightness, contrast, saturation, hue))
 
 
 class _Mix(Step[Options]):
@@ -340,17 +341,14 @@ def _middle(image: Array, size: tuple[int, int]) -> Array:
     return images.crop(image, top, left, size)
 
 
-STEPS: Mapping[str, type[Step[schema.StepOptions]]] = {
-    kind.name: step  # type: ignore[dict-item]
-    for kind, step in (
-        (schema.Resize, Resize),
-        (schema.CenterCrop, CenterCrop),
-        (schema.RandomCrop, RandomCrop),
-        (schema.RandomResizedCrop, RandomResizedCrop),
-        (schema.Flip, Flip),
-        (schema.Rotate, Rotate),
-        (schema.Color, Color),
-        (schema.Mixup, Mixup),
-        (schema.Cutmix, Cutmix),
-    )
+STEPS: Mapping[str, Callable[..., Step[schema.StepOptions]]] = {
+    schema.Resize.name: Resize,
+    schema.CenterCrop.name: CenterCrop,
+    schema.RandomCrop.name: RandomCrop,
+    schema.RandomResizedCrop.name: RandomResizedCrop,
+    schema.Flip.name: Flip,
+    schema.Rotate.name: Rotate,
+    schema.Color.name: Color,
+    schema.Mixup.name: Mixup,
+    schema.Cutmix.name: Cutmix,
 }

@@ -6,6 +6,7 @@ a socket of its own. Grain starts the processes, brings the arrays back by share
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -24,7 +25,7 @@ from absl import flags
 from runner.config.errors import DataError
 from runner.data.augment import Augmented, name_of
 from runner.data.base import Array, Rows
-from runner.data.workers import make
+from runner.data.making import make
 
 _MADE, _FAILED = "made", "failed"
 _LAST_ANSWER_S = 2.0
@@ -204,8 +205,11 @@ class Processes:
         with suppress(queue.Empty):
             while len(free) < len(self._workers):
                 free.append(self._free.get(timeout=_LAST_ANSWER_S))
-        for worker in self._workers:
-            worker.close(busy=worker not in free)
+        while self._workers:
+            self._workers[-1].close(busy=self._workers[-1] not in free)
+            self._workers.pop()
+        free.clear()
+        gc.collect()  # Grain's iterators hold one another, and complain where the interpreter's end takes them down
 
     def _number(self, source: Augmented) -> int:
         with self._lock:

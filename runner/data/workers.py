@@ -17,10 +17,11 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from runner.config.errors import ConfigError, DataError, refuse
+from runner.config.errors import DataError, refuse
 from runner.config.schema_data import DatasetConfig
-from runner.data.augment import Augmented, name_of, sources
+from runner.data.augment import Augmented, sources
 from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows
+from runner.data.making import make
 from runner.host import cores
 
 logger = logging.getLogger(__name__)
@@ -188,7 +189,8 @@ class Workers:
         if not self._count:
             done: Future[None] = Future()
             try:
-                done.set_result(job())
+                job()
+                done.set_result(None)
             except DataError as error:
                 done.set_exception(error)
             return done
@@ -205,24 +207,6 @@ def opened(config: DatasetConfig, seed: int) -> Workers:
 def one_at_a_time(source: DataSource) -> bool:
     """Tells whether a source's examples are made one by one, so that workers can share them."""
     return isinstance(source, Augmented) or any(isinstance(part, ExampleSource) for part in sources(source))
-
-
-def make(source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
-    """Makes examples in this thread.
-
-    Raises:
-      DataError: one can't be made; names it.
-    """
-    for place, row in enumerate(rows):
-        try:
-            arrays = source.example(int(row), epoch)
-        except (ConfigError, DataError):
-            raise
-        except Exception as error:  # whatever a user's code raises
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise DataError(f"{name_of(source, int(row))} can't be made ({why})") from error
-        for name, array in arrays.items():
-            made[name][place] = array
 
 
 def _wants_process(source: Augmented) -> bool:

@@ -31,9 +31,7 @@ def own(name: str, **options: object) -> AugmentConfig:
     return AugmentConfig(target=f"{__name__}.{name}", options=dict(options))
 
 
-def made(
-    *steps: AugmentConfig, seed: int = 3, train: bool = True, data: DataSource | None = None
-) -> DataSource:
+def made(*steps: AugmentConfig, seed: int = 3, train: bool = True, data: DataSource | None = None) -> DataSource:
     config = DatasetConfig(augment=list(steps))
     checks_augment.check(config)
     return augmented(source() if data is None else data, config, seed, train=train)
@@ -98,9 +96,9 @@ def test_evaluations_draw_nothing_and_take_the_middle():
     image = data.arrays["image"][0]
     crop = made(step("random_crop", size=[10, 8], padding=3), train=False).read(np.array([0]))["image"][0]
     np.testing.assert_array_equal(crop, image[3:13, 4:12])
-    plain = made(
-        step("flip", probability=1.0), step("rotate"), step("color", brightness=0.5), train=False
-    ).read(np.array([0]))["image"][0]
+    plain = made(step("flip", probability=1.0), step("rotate"), step("color", brightness=0.5), train=False).read(
+        np.array([0])
+    )["image"][0]
     np.testing.assert_array_equal(plain, image)
     middle = made(step("random_resized_crop", size=[8, 8], center=0.5), train=False).read(np.array([0]))["image"][0]
     np.testing.assert_array_equal(middle, images.resize(np.ascontiguousarray(image[4:12, 4:12]), (8, 8)))
@@ -108,7 +106,11 @@ def test_evaluations_draw_nothing_and_take_the_middle():
 
 def test_flip_mirrors_what_its_direction_says():
     image = source().arrays["image"][0]
-    for direction, mirrored in (("horizontal", image[:, ::-1]), ("vertical", image[::-1]), ("both", image[::-1, ::-1])):
+    for direction, mirrored in (
+        ("horizontal", image[:, ::-1]),
+        ("vertical", image[::-1]),
+        ("both", image[::-1, ::-1]),
+    ):
         got = made(step("flip", direction=direction, probability=1.0)).read(np.array([0]))["image"][0]
         np.testing.assert_array_equal(got, mirrored)
 
@@ -150,7 +152,10 @@ def test_mixup_mixes_pixels_and_labels_by_the_same_share():
 
 def test_cutmix_labels_are_the_areas_of_the_pixels():
     flat = ArraySource(
-        {"image": np.repeat(np.array([0, 1], np.uint8), 400).reshape(2, 20, 20, 1), "label": np.array([0, 1], np.int32)},
+        {
+            "image": np.repeat(np.array([0, 1], np.uint8), 400).reshape(2, 20, 20, 1),
+            "label": np.array([0, 1], np.int32),
+        },
         {
             "image": ArraySpec((20, 20, 1), "uint8", ("height", "width", "channel")),
             "label": ArraySpec((), "int32", names=("dark", "light")),
@@ -193,15 +198,15 @@ def darker(arrays, rng, by: int = 2):
     return arrays | {"image": (arrays["image"] // by) + np.uint8(rng.integers(2))}
 
 
-def wider(arrays, rng):
+def wider(arrays, rng):  # noqa: ARG001
     return arrays | {"image": np.concatenate([arrays["image"]] * 2, axis=1)}
 
 
-def uneven(arrays, rng):
+def uneven(arrays, rng):  # noqa: ARG001
     return arrays | {"image": arrays["image"][: 16 - int(arrays["label"])]}
 
 
-def broken(arrays, rng):
+def broken(arrays, rng):  # noqa: ARG001
     raise ValueError(f"not {int(arrays['label'])}")
 
 

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -29,17 +30,28 @@ def whole(path, **keys: object):
     return image_folder.load(config(path, **keys))
 
 
-def _decoded_by_tensorflow(data: bytes, channels: int) -> np.ndarray:
-    import tensorflow as tf
+_DECODE = """
+import sys
+import numpy as np
+import tensorflow as tf
 
-    return tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE").numpy()
+for path, channels in zip(sys.argv[1::2], sys.argv[2::2]):
+    data = tf.io.decode_jpeg(tf.io.read_file(path), channels=int(channels), dct_method="INTEGER_ACCURATE")
+    np.save(path + ".npy", data.numpy())
+"""
 
 
-def test_jpeg_files_give_tensorflows_accurate_pixels_bit_for_bit():
-    for subsampling, channels in ((0, 3), (1, 3), (2, 3), (2, 1)):
-        data = encoded(picture(37, 53, 3), subsampling=subsampling, quality=88)
-        theirs = forks.run(_decoded_by_tensorflow, data, channels)
-        np.testing.assert_array_equal(images.decode(data, channels), theirs)
+def test_jpeg_files_give_tensorflows_accurate_pixels_bit_for_bit(tmp_path):
+    files = {}
+    for number, (subsampling, channels) in enumerate(((0, 3), (1, 3), (2, 3), (2, 1))):
+        files[tmp_path / f"{number}.jpg"] = channels
+        (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(37, 53, 3), subsampling=subsampling, quality=88))
+    given = [str(part) for pair in files.items() for part in pair]
+    forks.run([sys.executable, "-c", _DECODE, *given], library=forks.TENSORFLOW, check=True)
+    for file, channels in files.items():
+        theirs = np.load(f"{file}.npy")
+        assert theirs.shape == (37, 53, channels)
+        np.testing.assert_array_equal(images.decode(file.read_bytes(), channels), theirs)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -89,7 +101,8 @@ def test_pixels_of_16_bits_keep_their_upper_ones():
 def test_resizing_is_antialiased_and_the_same_for_a_window_as_for_its_copy():
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
-    assert np.abs(images.resize(stripes, (8, 8)).astype(int) - 127).max() <= 1  # without it: 0 or 255
+    inner = images.resize(stripes, (8, 8))[1:-1, 1:-1]  # at the border a stripe is cut off
+    assert np.abs(inner.astype(int) - 127).max() <= 1  # without a filter: 0 or 255
     image = picture(40, 30, 1)
     window = images.resize(image, (16, 16), (4, 6, 25, 31))
     np.testing.assert_array_equal(window, images.resize(np.ascontiguousarray(image[6:31, 4:25]), (16, 16)))
