@@ -130,7 +130,7 @@ def make_dataset(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
         test, said["test"] = select("test", "test", whole), "test"
     else:
         train, test = _part(train, TEST_SHARE, (_TEST_SEED, *_TEST), "test")
-        said["test"] = f"{test.size:,} of {config.train}, the same in every run (there is no split test)"
+        said["test"] = f"a fixed fifth of {config.train}, as there is no split test"
         said["train"] = f"{config.train} without the {test.size:,} of test"
     validation = None
     own = config.name in OWN and "validation" in whole.splits and not config.holdout

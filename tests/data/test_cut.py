@@ -92,7 +92,7 @@ def test_a_share_held_out_is_told_in_words() -> None:
     assert data.selection == {
         "train": "train without the 20 of test and the 20 of validation",
         "validation": "20 of train, chosen by seed 7",
-        "test": "20 of train, the same in every run (there is no split test)",
+        "test": "a fixed fifth of train, as there is no split test",
     }
 
 

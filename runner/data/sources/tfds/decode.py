@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from runner.config.errors import ConfigError, DataError
@@ -23,7 +22,13 @@ from runner.data.sources.tfds import cache
 from runner.data.sources.tfds.builders import Taken, find_builder, one_line, taken
 from runner.data.sources.tfds.cache import Meta, Request
 from runner.data.sources.tfds.fetch import prepare
+from runner.host.late import late
 from runner.host.lock import locked
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = late("tensorflow")  # takes seconds, which a refusal of the request does not need
 
 _BATCH = 256
 _MOST_WORDS = 1000
