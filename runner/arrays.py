@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,8 +91,7 @@ def _tensorflow(tf: ModuleType) -> Arrays:
 
 
 def _jax(jnp: ModuleType) -> Arrays:
-    from jax import lax
-
+    lax = importlib.import_module("jax.lax")
     return Arrays(
         square=jnp.square,
         sqrt=jnp.sqrt,

@@ -27,7 +27,7 @@ def stale_moments() -> None:
             slot.assign(-gradient * rate + slot * self._config.momentum)
             self._state.variables[path].assign_add(slot)
 
-    dtensor_engine.packing = lambda *_: None
+    dtensor_engine.packing = lambda *_, **__: None
     dtensor_step.check_order = lambda *_: None
     Update.apply = apply  # type: ignore[method-assign]
 
