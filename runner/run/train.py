@@ -38,7 +38,7 @@ from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, profile, stopping
 from runner.training.checkpoint import recovery
 from runner.training.checkpoint.recovery import Previous
-from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.resume import check_data, load
 from runner.training.display import config_tree, make_display
 from runner.verify.record import verify_recorded
 
@@ -77,6 +77,8 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         data = runner.data.load_run(config, before.encoding if before else None)
         task = make_task(config.task, data.specs, data.train, before.constants if before else None)
         config = replace(config, trainer=with_metrics(config.trainer, task.directions))
+        if before is not None and not before.branches:
+            check_data(before.checkpoint, data.digest)
         # What can be refused is refused before a run is opened, which would be recorded as one that failed.
         total = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
@@ -135,7 +137,7 @@ class _Run:
         goal = stopping.objective(config.trainer.checkpoint.best, self._task.directions)
         with recovery.saving(
             config, self._content, engine, tracker, self._folder, before, finished, held,
-            goal=goal, encoding=self._data.encoding, constants=self._task.constants,
+            goal=goal, data=self._data, constants=self._task.constants,
         ) as saver:  # fmt: skip
             display = make_display(
                 config.trainer.progress, self._console, config.trainer.epochs, splits.selecting_name

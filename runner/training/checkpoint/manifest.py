@@ -24,7 +24,7 @@ FORMAT = 2  # 1 named no metrics in its history, see `runner.training.past`
 NAME, ARRAYS, HISTORY = "checkpoint.json", "arrays-00000.safetensors", "history.safetensors"
 LARGEST = 64 << 20  # bytes of a manifest: half a million parts
 WENT_BACK = "went_back"
-ENCODING, CONSTANTS = "encoding", "constants"  # of the data that the run was trained on
+ENCODING, CONSTANTS, DIGEST = "encoding", "constants", "data_sha256"  # of the data that the run was trained on
 _ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
 # As NumPy and as safetensors call them; what `runner.training.checkpoint.storage` can write.
@@ -170,6 +170,7 @@ def _parse(found: dict[str, Any]) -> Manifest:
 
 def _check_learned(found: Mapping[str, Any]) -> None:
     """Checks what a checkpoint says of the data that its run was trained on; an earlier version says nothing."""
+    text(found.get(DIGEST, ""), DIGEST)
     encoding = mapping(found.get(ENCODING, {}), ENCODING)
     for name, words in mapping(encoding.get("categories", {}), f"{ENCODING}.categories").items():
         for word in items(words, f"{ENCODING}.categories.{name}"):

@@ -15,14 +15,14 @@ from hydra.core.hydra_config import HydraConfig
 from runner.config.convert import as_typed
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
-from runner.data.base import Encoding
+from runner.data.base import Dataset, Encoding
 from runner.engine.base import Engine
 from runner.task.base import LOSS, Task
 from runner.tracking import Tracker
 from runner.training import stopping
 from runner.training.checkpoint import best, kept, lineage, runs, storage
 from runner.training.checkpoint.arguments import KEYS, folder_of, key_of
-from runner.training.checkpoint.manifest import CONSTANTS, ENCODING
+from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.resume import check_order
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
@@ -223,7 +223,7 @@ def saving(
     held: ExitStack,
     *,
     goal: Objective | None,
-    encoding: Encoding,
+    data: Dataset,
     constants: Mapping[str, Any],
 ) -> Iterator[Saver]:
     """Yields what saves the run's state.
@@ -239,7 +239,7 @@ def saving(
         record what it has not.
       held: is given a lock on a new run, so that no other process goes on with it.
       goal: what the best checkpoint is the best by; null: none is kept for that.
-      encoding: how the data became numbers, which evaluations of other data need.
+      data: what is trained on; how it became numbers is what evaluations of other data need.
       constants: the task's, likewise.
 
     Raises:
@@ -261,7 +261,7 @@ def saving(
     origin = {_ORIGIN: f"{before.run.run}@{before.checkpoint.step}"} if before and before.branches else {}
     tracker.set_tags({_TAG: str(saved.folder), **origin})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
-    about |= {ENCODING: encoding.to_json(), CONSTANTS: dict(constants)}
+    about |= {DIGEST: data.digest, ENCODING: data.encoding.to_json(), CONSTANTS: dict(constants)}
     start = before.checkpoint.step if before else 0
     saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start, goal)
     finished = False

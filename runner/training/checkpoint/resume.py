@@ -9,12 +9,14 @@ from runner.config.convert import flatten
 from runner.config.errors import ConfigError, refuse
 from runner.engine.base import Engine
 from runner.optim.paths import is_ema, is_slot, is_variable
+from runner.training.checkpoint.manifest import DIGEST
 from runner.training.checkpoint.storage import Checkpoint
 
 # What decides which examples a step sees: a run that goes on must see those that it has not seen.
 _ORDER = (
     "dataset.name",
-    "dataset.target",
+    "dataset._target_",
+    "dataset.features",
     "dataset.builder",
     "dataset.train",
     "dataset.holdout",
@@ -27,6 +29,8 @@ _ORDER = (
     "trainer.limit_train_batches",
     "trainer.overfit_batches",
 )
+_LATER = {"dataset.holdout": 0.0}  # what earlier versions did, which had no such key
+_CUTS_TRAIN = "dataset.test"  # where it is null, and the data has no test split, a share of train is taken for it
 
 
 def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
@@ -40,15 +44,34 @@ def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
       ConfigError: names the key that differs.
     """
     before, now = dict(flatten(checkpoint.about["config"])), dict(flatten(content))
-    for key in _ORDER:
-        # A run of an earlier version has no word of a key that is newer than it.
-        if key in before and before[key] != now.get(key):
-            raise refuse(
-                key,
-                now.get(key),
-                allowed=f"the run has seen its examples with {key}={_plain(before.get(key))}, and goes on with that",
-                mend="leave the key out, or start a new run",
-            )
+    keys = [key for key in _ORDER if before.get(key, _LATER.get(key)) != now.get(key, _LATER.get(key))]
+    if (before.get(_CUTS_TRAIN, "") is None) != (now.get(_CUTS_TRAIN, "") is None):
+        keys.append(_CUTS_TRAIN)
+    if keys:
+        key = keys[0]
+        raise refuse(
+            key,
+            now.get(key),
+            allowed=f"the run has seen its examples with {key}={_plain(before.get(key))}, and goes on with that",
+            mend="leave the key out, or start a new run",
+        )
+
+
+def check_data(checkpoint: Checkpoint, digest: str) -> None:
+    """Checks that a run goes on with the data that it was begun with.
+
+    Args:
+      checkpoint: where the run stopped; one of an earlier version does not say what data it was.
+      digest: `Dataset.digest` of the config's.
+
+    Raises:
+      ConfigError: it has changed.
+    """
+    if checkpoint.about.get(DIGEST, digest) != digest:
+        raise ConfigError(
+            f"resume is refused: the data is not what run {checkpoint.about['run']} was begun with, its SHA-256 "
+            "differs; put the files back, or begin a new run with the new ones by branch=<run id> in place of resume"
+        )
 
 
 def _plain(value: object) -> object:

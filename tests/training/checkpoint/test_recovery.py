@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from omegaconf import OmegaConf
 
 from runner.config.errors import ConfigError
 from runner.config.schema import EarlyStoppingConfig, RunConfig
-from runner.data.base import Encoding
+from runner.data.base import Dataset, Encoding
 from runner.evaluate.saved import open_saved
 from runner.tracking import NullTracker, process
-from runner.training.checkpoint import arguments, best, files, recovery, runs, storage
+from runner.training.checkpoint import arguments, best, files, recovery, resume, runs, storage
+from runner.training.checkpoint.storage import Checkpoint
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import NumpyEngine
@@ -147,7 +149,7 @@ def saved(
             ended,
             lock,  # type: ignore[arg-type]
             goal=None,
-            encoding=Encoding(),
+            data=cast(Dataset, SimpleNamespace(digest="0", encoding=Encoding())),
             constants={},
         ),
     ):
@@ -249,3 +251,33 @@ def test_a_best_that_is_damaged_is_refused_and_with_early_stopping_the_best_is_o
     (folder / best.NAME).write_text("{}")
     with pytest.raises(ConfigError, match=r"its best checkpoint is not known .*best.json is not as it was written"):
         runs.open_checkpoint("run", run, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "key"),
+    [
+        ({"holdout": 0.1}, {"holdout": 0.2}, "dataset.holdout=0.2"),
+        ({}, {"holdout": 0.2}, "dataset.holdout=0.2"),
+        ({}, {"holdout": 0.0}, None),
+        ({"eval": "test"}, {"test": "test[:9]"}, None),
+        ({"test": "test"}, {"test": None}, "dataset.test=null"),
+        ({"_target_": "a.load"}, {"_target_": "b.load"}, "dataset._target_=b.load"),
+    ],
+)
+def test_a_run_goes_on_with_the_examples_that_it_was_begun_with(
+    before: dict[str, object], now: dict[str, object], key: str | None
+) -> None:
+    held = cast(Checkpoint, SimpleNamespace(about={"config": {"dataset": before}}))
+    if key is None:
+        resume.check_order(held, {"dataset": now})
+        return
+    with pytest.raises(ConfigError, match=f"{key} is refused: the run has seen its examples with"):
+        resume.check_order(held, {"dataset": now})
+
+
+def test_a_run_whose_files_have_changed_does_not_go_on() -> None:
+    resume.check_data(cast(Checkpoint, SimpleNamespace(about={"run": "r"})), "b")
+    held = cast(Checkpoint, SimpleNamespace(about={"run": "r", "data_sha256": "a"}))
+    resume.check_data(held, "a")
+    with pytest.raises(ConfigError, match="the data is not what run r was begun with"):
+        resume.check_data(held, "b")
