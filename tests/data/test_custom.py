@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +154,7 @@ def test_an_object_without_splits_is_parted_and_every_example_is_in_one_part(ins
         part.read(np.arange(part.size))["vector"][:, 0].tolist() for part in (data.train, data.validation, data.test)
     ]
     assert [len(part) for part in parts] == [18, 6, 6]
-    assert sorted(sum(parts, [])) == list(range(30))
+    assert sorted(itertools.chain(*parts)) == list(range(30))
 
 
 def test_the_digest_is_of_arrays_where_there_are_some_and_else_of_code_and_options(

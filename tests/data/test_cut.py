@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_train_validation_and_test_share_no_example_and_leave_none_out(
     data = make_dataset(whole(kind, train=size), own(holdout=holdout), seed)
     assert data.validation is not None
     parts = [held(data.train), held(data.validation), held(data.test)]
-    assert sorted(sum(parts, [])) == list(range(size))
+    assert sorted(itertools.chain(*parts)) == list(range(size))
     assert all(part == sorted(part) for part in parts)
     assert len(parts[2]) == round(size * 0.2)
     assert len(parts[1]) == round((size - len(parts[2])) * holdout)
