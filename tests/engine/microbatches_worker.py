@@ -1,6 +1,6 @@
 """Runs in a process of its own, for virtual devices can't change within one: trains in micro-batches, with averages.
 
-Usage: python -m tests.engine.microbatches_worker OUT.npz ENGINE, of `keras_dtensor`, `jax` and `stock`, Keras 3 itself.
+Usage: python -m tests.engine.microbatches_worker OUT.npz ENGINE: `keras_dtensor`, `jax`, or `stock`, Keras 3 itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls each private interface of TensorFlow and tf_keras that the DTensor engine leans on; prints what failed, as JSON."""
+"""Calls each private interface of TensorFlow and tf_keras that the DTensor engine leans on; prints what failed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ class _Subclassed(tf_keras.Model):  # type: ignore[misc]
 
 def functions() -> bool:
     """Tells whether TensorFlow lists its functions, and a function its nodes."""
+    mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+    ones = tf.experimental.dtensor.call_with_layout(
+        tf.ones, tf.experimental.dtensor.Layout.replicated(mesh, 1), shape=(64,)
+    )
     before = private.function_names()
-    tf.function(lambda x: x * 2.0).get_concrete_function(tf.constant(1.0))
-    made = private.function_names() - before
-    return len(made) == 1 and "Mul" in {node.op for node in private.function_nodes(next(iter(made))).values()}
+    tf.function(_doubled, autograph=False)(ones)
+    bodies = [name for name in private.function_names() - before if name.startswith("doubled_") and "_body" in name]
+    return any("Mul" in {node.op for node in private.function_nodes(name).values()} for name in bodies)
+
+
+def _doubled(x: tf.Tensor) -> tf.Tensor:
+    """Returns x * 8, in a loop, whose body DTensor makes a function of."""
+    return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * 2.0), (tf.constant(0), x), name="doubled")[1]
 
 
 def functional() -> bool:
@@ -62,8 +71,12 @@ def reads() -> bool:
     """Tells whether every way in which an operation reads a variable is caught."""
     variable = tf.Variable([[1.0]])
     variable.__class__ = private.reads_by(type(variable), lambda _, value: value * 3.0)
-    found = [variable.read_value(), variable.value(), tf.convert_to_tensor(variable), tf.matmul(variable, [[1.0]])]
-    return all(float(x) == 3.0 for x in found) and float(variable + 0.0) == 3.0
+
+    def read() -> list[tf.Tensor]:  # in a graph: eager operations read a variable by its handle
+        every = [variable.read_value(), variable.value(), tf.convert_to_tensor(variable), variable + 0.0]
+        return [*every, tf.matmul(variable, [[1.0]])]
+
+    return all(x.numpy().item() == 3.0 for x in tf.function(read, autograph=False)())
 
 
 def classes() -> bool:

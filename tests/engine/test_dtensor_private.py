@@ -1,4 +1,4 @@
-"""The private interfaces of TensorFlow and tf_keras that the DTensor engine leans on are there, and do what they did."""
+"""Private interfaces of TensorFlow and tf_keras that the DTensor engine leans on are there, and do what they did."""
 
 from __future__ import annotations
 
