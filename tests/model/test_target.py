@@ -82,6 +82,21 @@ def test_what_may_be_a_builder_passes_without_being_imported(source: str, write:
 
 
 @pytest.mark.parametrize(
+    "parameters",
+    [
+        "keras, inputs, outputs",
+        "keras, input_shape, outputs",
+        "outputs, inputs, keras",
+        "keras, inputs, num_classes=3",
+        "**told",
+    ],
+)
+def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write: Write) -> None:
+    write(f"def build({parameters}): ...")
+    target.check(ModelConfig(f"{MODULE}.build"))
+
+
+@pytest.mark.parametrize(
     ("source", "parts"),
     [
         ("", ("has no 'build'", "no function")),
@@ -90,7 +105,10 @@ def test_what_may_be_a_builder_passes_without_being_imported(source: str, write:
         ("build: int = 3", ("not callable",)),
         ("build = [1, 2]", ("not callable",)),
         ("build = {}", ("not callable",)),
-        ("def build(): ...", ("a builder takes keras, input_shape, num_classes", "this one takes nothing")),
+        (
+            "def build(): ...",
+            ("a builder takes keras, inputs or input_shape, and outputs or num_classes", "this one takes nothing"),
+        ),
         ("def build(keras, shape, classes): ...", ("this one takes keras, shape, classes", "def build(keras, input")),
         ("class build: ...", ("this one takes nothing",)),
         ("class build:\n    def __init__(self, width): ...", ("this one takes width",)),
