@@ -59,11 +59,13 @@ def shown(value: float) -> str:
     """Returns a metric's value as it is printed.
 
     >>> shown(0.97251), shown(123456.7), shown(0.00001234), shown(math.nan)
-    ('0.9725', '1.235e+05', '1.234e-05', '-')
+    ('0.9725', '123,457', '1.234e-05', '-')
     """
     if math.isnan(value):
         return _UNREAD
-    return f"{value:.4f}" if value == 0 or _SMALL <= abs(value) < _LARGE else f"{value:.4g}"
+    if abs(value) >= _LARGE:
+        return f"{value:,.6g}"
+    return f"{value:.4f}" if value == 0 or abs(value) >= _SMALL else f"{value:.4g}"
 
 
 def metrics_line(metrics: Means) -> str:

@@ -109,3 +109,24 @@ def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path
     assert refused.returncode == 2, refused.stderr
     assert "the run has ended by early stopping" in refused.stderr
     assert os.linesep not in refused.stderr.strip()
+
+
+def test_what_is_held_out_selects_and_the_test_split_is_evaluated_once_at_the_end(tmp_path: Path) -> None:
+    keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
+    done = run(tmp_path, "engine=jax", "mesh=batch2", "trainer.epochs=2", "dataset.holdout=0.1", keep, library="jax")
+    assert (
+        "selects the best checkpoint by eval/accuracy; test, 360 examples, is evaluated once at the end" in done.stdout
+    )
+    client, found = recorded(tmp_path)
+    seen = summary(tmp_path)
+    assert (seen["eval_examples"], seen["test_examples"]) == (144, 360)
+    assert steps_of(client, found.info.run_id, "eval/accuracy") == [20, 40]
+    (point,) = client.get_metric_history(found.info.run_id, "test/accuracy")
+    assert (point.step, point.value) == (40, seen["test_accuracy"])
+    arguments, environment = command(tmp_path, "run=latest", "evaluate.split=validation", "dataset.holdout=0.1", keep)
+    arguments = [*arguments[:2], "runner.evaluate", *arguments[3:], f"hydra.run.dir={tmp_path / 'seen'}"]
+    again = forks.run(arguments, library="jax", cwd=tmp_path, env=environment, timeout=300)
+    assert again.returncode == 0, again.stderr[-2000:]
+    evaluated = json.loads((tmp_path / "seen" / "evaluate.json").read_text())
+    assert (evaluated["split"], evaluated["examples"]) == ("validation", 144)
+    assert evaluated["metrics"]["accuracy"] == seen["eval_accuracy"]
