@@ -14,11 +14,11 @@ from runner.data.base import Dataset
 from runner.verify.children import WORKER, run_child
 from runner.verify.compare import PERTURBED_RUNS, compare
 from runner.verify.parity import parity
-from runner.verify.report import Report
+from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
 
 
-def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Report:
+def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification:
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
     With `against.engine`, a third process trains on the mesh with that engine, and the two engines are compared.
@@ -60,4 +60,4 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
         raise EngineError(f"verify failed: {error}") from error
     axes = mesh.describe(config.mesh.axes)
     terms, size, precision = stated["terms"], stated["noise"], config.engine.precision
-    return Report(tuple(checks), config.verify.steps, axes, terms, size, peers, precision)
+    return Verification(tuple(checks), config.verify.steps, axes, terms, size, peers, precision)

@@ -24,7 +24,7 @@ _LONGEST = 34  # columns of a path on the terminal
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """A comparison and what it was made of.
 
     Attributes:

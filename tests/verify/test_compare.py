@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.verify.compare import FACTOR, ULPS, Check, at_ranks, compare, noise
-from runner.verify.report import Report, config_hash
+from runner.verify.report import Verification, config_hash
 
 EPSILON = float(np.finfo(np.float32).eps)
 Arrays = dict[str, np.ndarray]
@@ -174,8 +174,8 @@ def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
         assert failed(found) == (set() if passes else {"bn/mean"})
 
 
-def report(mesh: Arrays) -> Report:
-    return Report(tuple(checks(mesh).values()), 3, "batch=8", 128, noise(128))
+def report(mesh: Arrays) -> Verification:
+    return Verification(tuple(checks(mesh).values()), 3, "batch=8", 128, noise(128))
 
 
 def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> None:

@@ -14,7 +14,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import AgainstConfig, RunConfig
 from runner.verify.compare import compare, noise
 from runner.verify.parity import Parity, parity, second
-from runner.verify.report import Report
+from runner.verify.report import Verification
 from tests.engine import cases
 from tests.verify.test_compare import run
 from tests.verify.test_verify import WIDE, broken, command, failures, result
@@ -70,7 +70,7 @@ def test_the_two_are_compared_with_each_other_by_the_single_devices_tolerance() 
     other["gradient/d1/kernel"] += 1e-3
     found = compare(run(), perturbed_runs, other, 0.0, first, SIDES)
     assert [check.name for check in found if not check.passed] == ["gradient/d1/kernel"]
-    report = Report(tuple(found), 3, "batch=8", 128, noise(128), Parity("a", "b"))
+    report = Verification(tuple(found), 3, "batch=8", 128, noise(128), Parity("a", "b"))
     assert "FAILED: b differs from a on batch=8, first in gradient/d1/kernel, step 1" in report.verdict()
     assert report.content({})["engines"] == ["a", "b"]
 
