@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
+from runner.config import renamed
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError
 from runner.tracking.records import clean_params
@@ -66,7 +67,7 @@ def from_run(run: Run) -> RunRecord:
         run.info.run_id,
         run.info.run_name or run.info.run_id[:8],
         run.info.status,
-        dict(run.data.params),
+        {renamed.KEYS.get(key, key): value for key, value in run.data.params.items()},
         dict(run.data.metrics),
         dict(run.data.tags),
         run.info.start_time or 0,

@@ -19,8 +19,8 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
-    "runner/data/sources/image_scan.py": "the list of a folder's files, which it has just written under a name of its own",
-    "runner/data/sources/tfds/cache.py": "publishes a folder that it made, in the place that it has made free by `folders`",
+    "runner/data/sources/image_scan.py": "a list that it has just written under a name of its own",
+    "runner/data/sources/tfds/cache.py": "publishes a folder that it made, in a place made free by `folders`",
     "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",
     "runner/host/lock.py": "a file that is empty or holds a process id",
