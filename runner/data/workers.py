@@ -27,7 +27,7 @@ from runner.host import cores
 logger = logging.getLogger(__name__)
 
 _CHUNK = 16  # examples that a worker makes at a time: few enough to share a batch out, enough to hide the handing
-_SLOW_S = 0.002  # an example of a user's code: what takes less is made faster than processes start and hand over
+_SLOW_S = 0.005  # of Python code an example: what takes less is made faster than processes start and hand over
 _TRIED = 3  # examples that are timed
 
 
@@ -213,7 +213,7 @@ def _wants_process(source: Augmented) -> bool:
     """Tells whether processes pay: Python code that holds the interpreter's lock, and is not done in no time."""
     if not source.holds_gil or importlib.util.find_spec("grain") is None:
         return False
-    tried, began = min(_TRIED, source.size), time.perf_counter()
+    tried, began = min(_TRIED, source.size), time.thread_time()  # what waits for a disk lets go of the lock
     made = {name: np.empty((tried, *spec.shape), spec.dtype) for name, spec in source.specs.items()}
     make(source, 0, np.arange(tried), made)
-    return (time.perf_counter() - began) / max(tried, 1) > _SLOW_S
+    return (time.thread_time() - began) / max(tried, 1) > _SLOW_S

@@ -81,7 +81,7 @@ def test_python_code_that_takes_its_time_gets_processes(monkeypatch):
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(workers, "_SLOW_S", 0.0)
+    monkeypatch.setattr(workers, "_SLOW_S", -1.0)
     monkeypatch.setattr(workers.importlib, "import_module", lambda _: SimpleNamespace(Processes=Asked))
     with workers.opened(DatasetConfig(workers=3), 0) as opened:
         made = opened.reader(slow())._make
