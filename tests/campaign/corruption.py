@@ -20,13 +20,13 @@ from random import Random
 from typing import Any, cast
 
 import numpy as np
-import safetensors
 
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
-from runner.engine.base import Engine, EvalMetrics, Part
+from runner.engine.base import Engine, Shard
 from runner.evaluate.saved import open_saved
-from runner.training.checkpoint import recovery, runs, storage
+from runner.task.base import Evaluation
+from runner.training.checkpoint import best, reading, recovery, runs, storage
 from runner.training.checkpoint.saver import take_state
 from runner.training.checkpoint.storage import Checkpoint
 from runner.training.history import History
@@ -40,18 +40,18 @@ _CONFIG = {"trainer": {"early_stopping": {"metric": "eval/accuracy"}}, "dataset"
 
 
 class _Engine:
-    """As much of an engine as a checkpoint is made of: one array in four parts, one whole, and a scalar."""
+    """As much of an engine as a checkpoint is made of: one array in four shards, one whole, and a scalar."""
 
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def parts(self) -> dict[str, list[Part]]:
+    def shards(self) -> dict[str, list[Shard]]:
         kernel = np.random.default_rng(self._step).normal(size=(6, 4)).astype(np.float32)
-        quarters = [Part((i, j), kernel[i : i + 3, j : j + 2].copy(), (6, 4)) for i in (0, 3) for j in (0, 2)]
+        quarters = [Shard((i, j), kernel[i : i + 3, j : j + 2].copy(), (6, 4)) for i in (0, 3) for j in (0, 2)]
         return {
             "d/kernel": quarters,
-            "optimizer/m/d/kernel": [Part((0, 0), kernel * 2, (6, 4))],
-            "optimizer/iterations": [Part((), np.array(self._step, np.int64), ())],
+            "optimizer/m/d/kernel": [Shard((0, 0), kernel * 2, (6, 4))],
+            "optimizer/iterations": [Shard((), np.array(self._step, np.int64), ())],
         }
 
 
@@ -59,12 +59,13 @@ def _make(folder: Path) -> None:
     """Writes a run with three checkpoints, the last of them the best."""
     saved = runs.register(folder, _RUN, tracked=False, overrides=["dataset=digits"])
     about = {"run": _RUN, "config": _CONFIG, "seed": 1, "versions": {"numpy": np.__version__}}
-    history = History(lambda *_: None, 4, lambda _: 0.1)
+    history = History(lambda *_: None, 4, lambda _: 0.1, metrics=["accuracy"])
     for step in STEPS:
-        history.train.append((step, 1.0 / step, 0.5))
-        history.add_evaluation(step, EvalMetrics(1.0 / step, step / 32, 10, np.eye(3, dtype=np.int64)))
+        history.past.train.append((step, {"loss": 1.0 / step, "accuracy": 0.5}))
+        metrics = {"loss": 1.0 / step, "accuracy": step / 32}
+        history.add_evaluation(step, Evaluation(metrics, 10, {}, np.zeros(0, np.float32)))
         storage.write(saved.folder, take_state(cast(Engine, _Engine(step)), about)(step, history))
-    storage.write_best(saved.folder, {"metric": "eval/accuracy", "value": STEPS[-1] / 32, "step": STEPS[-1]})
+    best.write(saved.folder, {"metric": "eval/accuracy", "value": STEPS[-1] / 32, "step": STEPS[-1]})
     runs.end(saved, finished=False)
 
 
@@ -162,14 +163,14 @@ def _watch_opens() -> None:
             _opened.append(os.fsdecode(arguments[0]))
 
     sys.addaudithook(audit)
-    real = safetensors.safe_open
+    real = reading.safe_open
 
     def safe_open(path: Any, *given: Any, **options: Any) -> Any:
         if _watching[0]:
             _opened.append(os.fsdecode(path))
         return real(path, *given, **options)
 
-    safetensors.safe_open = safe_open  # type: ignore[assignment,misc]
+    reading.safe_open = safe_open  # type: ignore[assignment,misc]
 
 
 class _TooLongError(BaseException):

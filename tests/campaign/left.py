@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.training.checkpoint import storage
+from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint
 
 _TIMES = "throughput/"  # metrics that measure time
@@ -74,7 +74,7 @@ def left_in(folder: Path, uri: str) -> Left:
     summary = json.loads(newest.read_text())
     return Left(
         Checkpoint(storage.place(place, storage.steps(place)[-1])),
-        storage.best(place),
+        best.read(place),
         points,
         tuple(sorted(item.path for item in client.list_artifacts(run_id))),
         {name: summary[name] for name in _RESULTS},

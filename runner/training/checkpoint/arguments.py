@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.config import renamed
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import CheckpointConfig
+from runner.host.late import late
 from runner.host.paths import outputs_dir
+
+if TYPE_CHECKING:
+    from runner.training.checkpoint import recorded, runs, signature
+else:  # with NumPy, which a refusal would wait for
+    recorded = late("runner.training.checkpoint.recorded")
+    runs = late("runner.training.checkpoint.runs")
+    signature = late("runner.training.checkpoint.signature")
 
 KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
 _FOLDER = "trainer.checkpoint.folder"
@@ -45,26 +54,23 @@ def expand(arguments: Sequence[str]) -> list[str]:
     key, wanted = next(iter(given.items()))
     if any(argument in _MULTIRUN for argument in arguments):
         raise refuse(key, wanted, allowed="one run, not a multirun", mend="drop -m, or set sweep.resume for a sweep")
-    from runner.training.checkpoint import runs, signature
-    from runner.training.checkpoint.recorded import Record
-
     root = folder_of(CheckpointConfig(folder=_value(arguments, _FOLDER) or None))
     found, step = runs.find(key, wanted, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
     keys = [key_of(argument) for argument in typed]
-    record = Record(key, str(found.folder), signature.is_own(found.run, found.record))
-    recorded = record.checked(without(found.record["overrides"], keys))
+    record = recorded.Record(key, str(found.folder), signature.is_own(found.run, found.record))
+    taken = record.checked(without(found.record["overrides"], keys))
     reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
-    return [*recorded, *typed, f"{key}='{reference}'"]
+    return [*taken, *typed, f"{key}='{reference}'"]
 
 
-def without(recorded: object, keys: Sequence[str]) -> object:
+def without(overrides: object, keys: Sequence[str]) -> object:
     """Returns recorded overrides without those of keys that are typed again, and without keys under those."""
-    if not isinstance(recorded, list):
-        return recorded
+    if not isinstance(overrides, list):
+        return overrides
     return [
         renamed.argument(str(one))
-        for one in recorded
+        for one in overrides
         if not any(f"{key_of(renamed.argument(str(one)))}.".startswith(f"{key}.") for key in keys)
     ]
 

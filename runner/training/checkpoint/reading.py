@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 
 from runner.data.base import Array
 from runner.training.checkpoint import files, manifest
@@ -108,8 +109,6 @@ def read_manifest(folder: Path) -> Manifest:
 @contextmanager
 def _safetensors(path: Path) -> Iterator[Any]:
     """Opens a safetensors file; whatever is wrong with it is a `DamagedError`."""
-    from safetensors import safe_open
-
     with files.opened(path):
         pass  # nothing but a regular file is given to a library
     try:

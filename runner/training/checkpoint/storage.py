@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from runner.config.errors import ConfigError
 from runner.data.base import Array
@@ -109,8 +110,6 @@ def _fill(making: Path, content: Content) -> None:
 
 
 def _save(path: Path, arrays: dict[str, Array]) -> None:
-    from safetensors.numpy import save_file
-
     save_file(arrays, path)
     # safetensors makes its files for their owner alone; what the user lets others read is told by the folder.
     path.chmod(stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
