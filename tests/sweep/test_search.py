@@ -54,7 +54,7 @@ class MadeUp:
 
     def __init__(self, folder: Path, score: Callable[[float], list[float]]) -> None:
         self.folder, self.score = folder, score
-        self.settings = SweepConfig()
+        self.settings, self.direction = SweepConfig(metric="eval/accuracy"), "maximize"
         self.ledger, self.before, self.parent = Ledger(), {}, None
         self.stop = SimpleNamespace(requested=False)
         self.folder.mkdir(exist_ok=True)
