@@ -27,12 +27,12 @@ class BatchResult(Generic[T]):
     Attributes:
       loss: float32 (B,), each example's.
       totals: of `Task.totals`, by name.
-      outputs: float32 (B, ...), the model's.
+      outputs: float32 (B, ...), the model's; by name where it gives several.
     """
 
     loss: T
     totals: Mapping[str, T]
-    outputs: T
+    outputs: T | Mapping[str, T]
 
 
 def evaluate(
@@ -86,14 +86,21 @@ class _Sums(Generic[T]):
         for name, added in self._task.addends(totals).items():
             self._totals[name] = self._totals[name] + added if name in self._totals else added
         if self._keeps:
-            self._keep(np.asarray(self._to_host(result.outputs), np.float32)[real])
+            self._keep(result.outputs, real)
 
-    def _keep(self, rows: Array) -> None:
+    def _keep(self, outputs: T | Mapping[str, T], real: Array) -> None:
+        if isinstance(outputs, Mapping):
+            self._leave_out("the model gives several")
+            return
+        rows = np.asarray(self._to_host(outputs), np.float32)[real]
         self._outputs.append(rows)
         self._bytes += rows.nbytes
         if self._bytes > MOST_KEPT:
-            logger.warning("the model's outputs are not kept: they take more than %d MiB", MOST_KEPT >> 20)
-            self._outputs, self._keeps = [], False
+            self._leave_out(f"they take more than {MOST_KEPT >> 20} MiB")
+
+    def _leave_out(self, reason: str) -> None:
+        logger.warning("the model's outputs are not kept: %s", reason)
+        self._outputs, self._keeps = [], False
 
     def evaluation(self) -> Evaluation:
         """Returns the sums as metrics."""

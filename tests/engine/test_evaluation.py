@@ -106,3 +106,12 @@ def test_outputs_are_kept_on_request_and_not_beyond_a_bound(monkeypatch: pytest.
     monkeypatch.setattr(evaluation, "MOST_KEPT", 8)
     kept = [evaluate(TASK, [batch([1], [1])] * n, start, np.asarray, keep_outputs=True).outputs for n in (2, 3)]
     assert [len(each) for each in kept] == [2, 0]
+
+
+def test_several_outputs_are_evaluated_and_not_kept() -> None:
+    def several(given: HostBatches) -> BatchResult[Array]:
+        one = start(given)
+        return BatchResult(one.loss, one.totals, {"a": one.loss, "b": one.loss})
+
+    found = evaluate(TASK, [batch([1, 2], [1, 1])], several, np.asarray, keep_outputs=True)
+    assert (found.loss, found.outputs.shape) == (1.5, (0,))
