@@ -128,13 +128,13 @@ def _members(nodes: Mapping[str, NodeDef], node: NodeDef) -> list[Member]:
     found: list[Member] = []
     buffer = _producer(nodes, node.input[0])
     while buffer is not None and _MERGED in buffer.name:
-        value = _producer(nodes, buffer.input[4])
+        tensor = buffer.input[4]
+        value = _producer(nodes, tensor)
         if value is not None and "CombinedReduceFlatten" in value.name:
-            value, output = _producer(nodes, value.input[0]), _output(value.input[0])
-        else:
-            output = _output(buffer.input[4])
+            tensor = value.input[0]
+            value = _producer(nodes, tensor)
         assert value is not None
-        found.append(Member(buffer.name, _shape(value, output)))
+        found.append(Member(buffer.name, _shape(value, _output(tensor))))
         buffer = _producer(nodes, buffer.input[0])
     return found[::-1]
 

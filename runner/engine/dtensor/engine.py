@@ -254,8 +254,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _to_host(self, value: tf.Tensor) -> Array:
         return unpack(value)
 
-    def _averaged_weights(self) -> AbstractContextManager[None]:
-        return self._state.averaged()
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        with self._state.averaged():
+            yield
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one micro-batch, in the order of the calls."""

@@ -9,6 +9,7 @@ Shapes: D devices of the batch axis, N length of the vector, R rows of a matrix 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,7 +53,7 @@ def _padded(share: tf.Tensor) -> tf.Tensor:
 
 def _shares(gradient: tf.Tensor, groups: int) -> tf.Tensor:
     """Returns the shares (D, size) that a gradient is the sum of, each over its own rows."""
-    operation: tf.Operation | None = getattr(gradient, "op", None)
+    operation: Any = getattr(gradient, "op", None)
     kind = operation.type if operation is not None else ""
     if kind in ("Reshape", "Identity"):
         return _shares(operation.inputs[0], groups)

@@ -17,9 +17,9 @@ from tf_keras.src.engine import base_layer
 from tf_keras.src.layers.convolutional import base_conv
 
 # A dropout of tf_keras's own draws a mask that depends on the mesh; without the class it is not found and refused.
-RandomLayer: type = base_layer.BaseRandomLayer
+RandomLayer = base_layer.BaseRandomLayer
 # Every convolution, transposed ones too: without the class those of a user's model get kernels that are split.
-Convolution: type = base_conv.Conv
+Convolution = base_conv.Conv
 
 _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weights", "_captured_weight_regularizer")
 

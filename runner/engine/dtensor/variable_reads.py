@@ -31,7 +31,8 @@ def gather_for_use(variable: dtensor.DVariable, path: str, layout: dtensor.Layou
       layout: DTensor layout of the value that layers see.
     """
     variable.use_layout, variable.use_name = layout, path.replace("/", ".")
-    variable.__class__ = _gathered_class(type(variable))
+    stored: type = type(variable)
+    variable.__class__ = _gathered_class(stored)
 
 
 def read_stored(variable: tf.Variable) -> tf.Tensor:
@@ -58,9 +59,9 @@ def _gathered_class(stored: type) -> type:
 @contextlib.contextmanager
 def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
     """Makes every ordinary read of a variable give a tensor in place of what it holds, while the context lasts."""
-    classes = [type(variable) for variable in variables]
-    for variable, value in zip(variables, values, strict=True):
-        variable.__class__, variable.lent = _lent_class(type(variable)), value
+    classes: list[type] = [type(variable) for variable in variables]
+    for variable, stored, value in zip(variables, classes, values, strict=True):
+        variable.__class__, variable.lent = _lent_class(stored), value
     try:
         yield
     finally:

@@ -94,7 +94,8 @@ class CoreAdapter:
                 f"model._target_={self._config.target} is refused: engine=core_dtensor trains a tf.Module with "
                 f"`layers`, this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
             )
-        return model
+        made: Model = model
+        return made
 
     def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> Model:
         built: Model = build_model(
