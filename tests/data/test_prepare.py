@@ -102,9 +102,9 @@ def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str
         ({"name": "emnist/leters"}, "did you mean emnist/letters"),
         ({"name": "mnist:9.9.9"}, "try dataset.name=mnist"),
         ({"name": "imdb_reviews"}, "text is Text, which needs a tokenizer"),
-        ({"name": "wider_face"}, "names no supervised ones; it has faces"),
+        ({"name": "wider_face"}, "names no supervised ones; it has image (Image), "),
         ({"name": "iris", "features": ["petals"]}, "the features of iris: features, label"),
-        ({"name": "coco", "features": ["image", "objects"]}, "objects is Sequence"),
+        ({"name": "coco", "features": ["objects"]}, "objects is Sequence"),
         ({"name": "tf_flowers"}, "write dataset.image_size=[64,64]"),
     ],
 )
