@@ -28,8 +28,10 @@ import runner.tracking
 from runner.cli.app import run_command
 from runner.config.errors import EngineError
 from runner.config.schema import TrackingConfig
-from runner.engine.base import EvalMetrics, HostBatches
-from runner.run import train
+from runner.engine.base import HostBatches
+from runner.run import record, report, train
+from runner.task import classification
+from runner.task.base import Evaluation
 from runner.tracking import tracker
 from runner.tracking.records import clean_key
 from runner.tracking.store import open_store
@@ -54,10 +56,12 @@ class Engine(numpy_engine.NumpyEngine):
     def build(self) -> None:
         """Has nothing to build."""
 
-    def evaluate(self, batches: Iterable[HostBatches]) -> EvalMetrics:
-        """Evaluates; the logits are not looked at."""
-        found = super().evaluate(batches)
-        return replace(found, logits=np.eye(self.weight.shape[1])[np.arange(found.examples) % 10])
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
+        """Evaluates; the outputs are not looked at."""
+        found = super().evaluate(batches, keep_outputs=keep_outputs)
+        classes = self.weight.shape[1]
+        totals = dict(found.totals) | {"confusion": np.eye(classes)}
+        return replace(found, totals=totals, outputs=np.eye(classes)[np.arange(found.examples) % classes])
 
     @contextmanager
     def trace(self, folder: Path) -> Any:
@@ -155,7 +159,7 @@ def next_start(places: Places) -> Done:
     def body() -> int:
         _shorten(places)
         config = TrackingConfig(uri=places.uri)
-        opened = train.open_tracker(config, run_name="next", params={}, tags={})
+        opened = record.open_tracker(config, run_name="next", params={}, tags={})
         return 0 if opened.finish("FINISHED") else 1
 
     code, lines, seconds = forked(body, places)
@@ -175,14 +179,16 @@ def _shorten(places: Places) -> None:
     tempfile.tempdir = str(places.elsewhere)
     runner.tracking.project_root = lambda: places.outputs  # type: ignore[attr-defined]
     opened = functools.partial(runner.tracking.open_tracker, finish_timeout_s=_PATIENCE_S)
-    train.open_tracker = opened  # type: ignore[attr-defined]
+    record.open_tracker = opened  # type: ignore[attr-defined]
     quick = functools.partial(tracker.Writer, interval_s=0.02, batch=25)
     tracker.Writer = quick  # type: ignore[misc, assignment]
     train.make_engine = lambda *_: Engine(64, 10, rate=0.01)  # type: ignore[attr-defined]
     train.compile_step = lambda *_, **__: None  # type: ignore[attr-defined]
     train.plan_engine = _no_plan  # type: ignore[attr-defined]
-    for name in ("curves", "confusion", "wrong"):  # drawing them would be half of a run's time
-        setattr(train.plots, name, lambda path, *_: path.write_bytes(b"a picture" * 4000))
+    # Drawing them would be half of a run's time.
+    for module, names in ((report.plots, ("curves",)), (classification.pictures, ("confusion", "wrong"))):
+        for name in names:
+            setattr(module, name, lambda path, *_, **__: path.write_bytes(b"a picture" * 4000))
 
 
 def _no_plan(*_: object) -> Any:
