@@ -137,7 +137,7 @@ def rounded_differences(whole: Left, resumed: Left, *, moved_at: int, rtol: floa
         one, other = whole.checkpoint[path], resumed.checkpoint[path]
         if not np.allclose(other, one, rtol=rtol, atol=atol):
             found.append(f"{path} differs by {np.max(np.abs(one - other)):.2g}")
-    rows, others = (left.checkpoint.history()["train"] for left in (whole, resumed))
+    rows, others = (_losses(left) for left in (whole, resumed))
     before = int(np.sum(rows[:, 0] <= moved_at))
     if rows.shape != others.shape or not np.array_equal(rows[:before], others[:before]):
         found.append(f"the history differs up to step {moved_at}, where it was")
@@ -152,6 +152,12 @@ def rounded_differences(whole: Left, resumed: Left, *, moved_at: int, rtol: floa
         if not key.startswith((_TIMES, "plan/")) and not {step for step, _ in points} <= {step for step, _ in logged}:
             found.append(f"{key} lacks points")
     return found
+
+
+def _losses(left: Left) -> Any:
+    """Returns (step, loss) of every logged window."""
+    held = left.checkpoint.history()
+    return np.column_stack([held["train"], held["train/loss"]])
 
 
 def _without_times(left: Left) -> dict[str, Any]:

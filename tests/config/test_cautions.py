@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from runner.config import cautions
 from runner.config.schema import MeshConfig, OptimizerConfig, RunConfig, ScheduleConfig
-from runner.engine.base import Array
 
 
 def config(devices: int = 1) -> RunConfig:
@@ -71,19 +69,3 @@ def test_a_schedule_that_does_not_fit_the_runs_length_is_warned_of(schedule: Sch
 )
 def test_a_schedule_that_fits_is_not(schedule: ScheduleConfig) -> None:
     assert cautions.of_rates(OptimizerConfig(schedule=schedule), 100) == []
-
-
-def logits() -> Array:
-    return np.random.default_rng(0).normal(size=(64, 10)).astype(np.float32)
-
-
-def test_the_outputs_of_a_softmax_or_a_sigmoid_are_warned_of() -> None:
-    shares = np.exp(logits())
-    assert "sum to 1" in cautions.of_outputs(shares / shares.sum(axis=1, keepdims=True))[0]
-    assert "sum to 1" in cautions.of_outputs(np.eye(10, dtype=np.float32))[0], "a softmax at its limit"
-    assert "as those of a sigmoid" in cautions.of_outputs(1 / (1 + np.exp(-logits())))[0]
-
-
-@pytest.mark.parametrize("outputs", [logits(), np.zeros((64, 10)), np.abs(logits()), np.zeros((0, 10))])
-def test_logits_are_not_zeros_and_no_outputs_at_all_included(outputs: Array) -> None:
-    assert cautions.of_outputs(outputs) == []
