@@ -1,8 +1,9 @@
 """Image files and pixels: decoding, and what augmentation does to them. Every function gives the same bits anywhere.
 
 JPEG files are decoded by libjpeg-turbo (simplejpeg) with its accurate transform and smooth upsampling, which are
-TensorFlow's `INTEGER_ACCURATE` pixels bit for bit; all else by Pillow. Both let go of the GIL, as resizing does.
-An image is (height, width, channels), uint8 or float32.
+TensorFlow's `INTEGER_ACCURATE` pixels bit for bit; all else by Pillow. Bytes are enlarged and mirrored by OpenCV, and
+made smaller by Pillow, in whole numbers both. All let go of the GIL. An image is (height, width, channels), uint8 or
+float32.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import math
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
@@ -26,7 +28,10 @@ _RAW_MODES = {1: "L", 3: "RGB"}  # that Pillow resizes as they are; RGBA it woul
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 _ORIENTATION = 0x0112  # EXIF's tag
 _TRANSPOSED = (5, 6, 7, 8)  # orientations that swap height and width
+_OPENCV_CHANNELS = 4  # for which it has its own code
 _EXIF_WITHIN = 1 << 16  # bytes from a JPEG file's beginning, in which its EXIF segment lies
+
+cv2.setNumThreads(0)  # no threads of its own: our workers are what runs side by side
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,10 @@ def _reason(error: Exception) -> str:
 def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
     """Resizes an image, or a window of it, bilinear and antialiased: every pixel of it under the filter counts.
 
+    The filter is as wide as an output pixel where the image gets smaller, and as an input pixel where it gets larger.
+    There antialiasing changes nothing, and OpenCV does it for bytes in a quarter of Pillow's time; they round by
+    themselves and differ by 1 in less than one of a hundred bytes. Which of them it is, the two sizes alone say.
+
     Args:
       image: uint8 or float32 (H, W, C).
       size: height and width to get.
@@ -137,8 +146,12 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
     """
     if box is not None:
         image = image[box[1] : box[3], box[0] : box[2]]
-    if image.shape[:2] == size:
+    height, width, channels = image.shape
+    if (height, width) == size:
         return image
+    if image.dtype == np.uint8 and height <= size[0] and width <= size[1] and channels <= _OPENCV_CHANNELS:
+        larger: Array = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR_EXACT)
+        return larger.reshape(*size, channels)
     bands = [np.asarray(band.resize(size[::-1], Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
     return _joined(bands, image)
 
@@ -153,9 +166,9 @@ def flip(image: Array, *, vertical: bool = False) -> Array:
     """Mirrors an image: left is right, or `vertical`, top is bottom."""
     if vertical:
         return image[::-1]
-    if image.dtype == np.uint8 and image.shape[2] == 3:  # 2 times as fast as NumPy's copy of steps of three bytes
-        (band,) = _as_pillow(image)
-        return np.asarray(band.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    if image.dtype == np.uint8 and image.shape[2] <= _OPENCV_CHANNELS:  # NumPy copies steps of three bytes slowly
+        mirrored: Array = cv2.flip(image, 1)
+        return mirrored.reshape(image.shape)
     return image[:, ::-1]
 
 
