@@ -36,7 +36,7 @@ class ClassificationOptions:
       label_smoothing: share of each label that is spread over all classes.
       class_weights: what the loss of each class's examples is multiplied by: a list in label order, class name ->
         weight (others 1), or `balanced`: examples / (classes * examples of the class), in the train split.
-      top_k: counts an example as right in `top_<k>` where its label is among the k largest outputs; null: no such metric.
+      top_k: counts an example as right in `top_<k>` where its label is among the k largest outputs; null: no metric.
       classes: how many there are, or their names; null: as the dataset names them, or counted in the train split.
     """
 

@@ -27,7 +27,6 @@ from runner.tracking.store import Store, open_store
 from runner.tracking.writer import Writer
 
 if TYPE_CHECKING:
-
     from runner.tracking import models
 else:
     models = late("runner.tracking.models")  # at a run's end, with what is slow of MLflow
