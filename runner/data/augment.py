@@ -243,8 +243,8 @@ def _example(source: DataSource, row: int, *, original: bool) -> Arrays:
         return _example(*source.locate(row), original=original)
     if isinstance(source, ArraySource):
         return {name: array[row] for name, array in source.arrays.items()}
-    if isinstance(source, ExampleSource):
-        made = getattr(source, "original", source.example) if original else source.example
-        arrays: Arrays = made(row)
+    made = getattr(source, "example", None)  # isinstance with ExampleSource takes 40 us, a tenth of an image's time
+    if made is not None:
+        arrays: Arrays = (getattr(source, "original", made) if original else made)(row)
         return arrays
     return {name: array[0] for name, array in source.read(np.array([row])).items()}

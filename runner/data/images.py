@@ -133,8 +133,8 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
     """Resizes an image, or a window of it, bilinear and antialiased: every pixel of it under the filter counts.
 
     The filter is as wide as an output pixel where the image gets smaller, and as an input pixel where it gets larger.
-    There antialiasing changes nothing, and OpenCV does it for bytes in a quarter of Pillow's time; they round by
-    themselves and differ by 1 in less than one of a hundred bytes. Which of them it is, the two sizes alone say.
+    There antialiasing changes nothing, and OpenCV does it for bytes in a quarter of Pillow's time; they round each in
+    its way, and differ by at most 2 of 255. Which of them it is, dtype and sizes alone say.
 
     Args:
       image: uint8 or float32 (H, W, C).
