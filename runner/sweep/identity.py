@@ -15,7 +15,10 @@ from runner.host import paths
 from runner.model import definition
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
-_LIBRARIES = ("tensorflow", "tf-keras", "keras", "jax", "numpy", "simplejpeg", "grain")
+_LIBRARIES = (
+    *("tensorflow", "tf-keras", "keras", "jax", "numpy"),
+    *("simplejpeg", "opencv-python-headless", "pillow", "grain"),
+)
 # Parts of the package that no run computes with: its commands, its records, its pictures.
 _OTHER_PARTS = (
     *("cli", "sweep", "compare", "evaluate", "export", "plan", "verify", "tracking", "host", "conf"),

@@ -4,6 +4,7 @@ import io
 import logging
 import sys
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -106,6 +107,47 @@ def test_resizing_is_antialiased_and_the_same_for_a_window_as_for_its_copy():
     image = picture(40, 30, 1)
     window = images.resize(image, (16, 16), (4, 6, 25, 31))
     np.testing.assert_array_equal(window, images.resize(np.ascontiguousarray(image[6:31, 4:25]), (16, 16)))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+@pytest.mark.parametrize("size", [(50, 41), (40, 41), (64, 90)])
+def test_what_gets_larger_is_bilinear_to_the_rounding_and_channels_do_not_mix(size, channels):
+    image = np.random.default_rng(channels).integers(0, 256, (40, 30, channels), dtype=np.uint8)
+    made = images.resize(image, size)
+    exact = np.stack([weights(40, size[0]) @ image[..., one] @ weights(30, size[1]).T for one in range(channels)], -1)
+    assert made.shape == (*size, channels)
+    assert made.dtype == np.uint8
+    assert np.abs(made - exact).max() < 1.5  # rounded twice, once a direction
+    for one in range(channels):
+        alone = images.resize(image[..., one : one + 1], size)
+        assert np.abs(made[..., one : one + 1].astype(int) - alone).max() <= (2 if channels > 4 else 0)
+
+
+def weights(before: int, after: int) -> np.ndarray:
+    """Returns (after, before), what each new row takes of each old one."""
+    places = (np.arange(after) + 0.5) * before / after - 0.5
+    return np.maximum(0, 1 - np.abs(places.clip(0, before - 1)[:, None] - np.arange(before)))
+
+
+def test_what_gets_larger_in_one_direction_and_smaller_in_the_other_is_antialiased_as_pillow_does_it():
+    image = picture(40, 90, 4)
+    pillow = Image.fromarray(image).resize((50, 60), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(images.resize(image, (60, 50)), np.asarray(pillow))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_pixels_do_not_depend_on_opencvs_threads(dtype):
+    image = picture(300, 280, 2).astype(dtype)
+    assert cv2.getNumThreads() == 1
+    alone = images.resize(image, (700, 720)), images.flip(image)
+    try:
+        cv2.setNumThreads(4)
+        among = images.resize(image, (700, 720)), images.flip(image)
+    finally:
+        cv2.setNumThreads(0)
+    for mine, theirs in zip(alone, among, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        assert mine.dtype == dtype
 
 
 def test_a_folder_a_class_is_one_split_in_an_order_of_its_names_alone(tmp_path):
