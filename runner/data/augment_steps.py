@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -54,7 +55,7 @@ class Step(ABC, Generic[Options]):
             named = self.options.name or "a step"
             raise refuse(f"{self.key}.name", named, allowed=f"it takes {allowed}", mend="leave the step out")
 
-    @property
+    @cached_property
     def _images(self) -> list[str]:
         return [name for name, spec in self.specs.items() if spec.is_image]
 
