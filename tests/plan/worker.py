@@ -37,10 +37,10 @@ def held_bytes(engine: Any) -> dict[str, list[int]]:
     """Returns the bytes of each variable's and slot's shard on every device."""
     from tensorflow.experimental import dtensor
 
-    from runner.engine.dtensor.variable_reads import read_held
+    from runner.engine.dtensor.variable_reads import read_stored
 
-    every = {**engine._variables, **engine._slots}
-    return {path: [shard.numpy().nbytes for shard in dtensor.unpack(read_held(v))] for path, v in every.items()}
+    every = {**engine._state.variables, **engine._state.slots}
+    return {path: [shard.numpy().nbytes for shard in dtensor.unpack(read_stored(v))] for path, v in every.items()}
 
 
 def config_of(request: dict[str, Any]) -> RunConfig:
