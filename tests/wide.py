@@ -57,10 +57,9 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/sweep/test_sweep.py::test_jobs_of_another_launcher_are_tracked_and_told_alike": (),
     "tests/sweep/test_sweep.py::test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly": (),
     "tests/sweep/test_sweep.py::test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process": (),
-    # Long ones, of which a shorter test shows the most: whole pages, signals, two processes at one cache.
-    "tests/docs/test_pages.py::test_a_regression_from_a_table_is_trained_proven_resumed_evaluated_and_exported": (),
+    # Long ones, of which a shorter test shows the most: whole commands, signals, two processes at one cache.
     "tests/export/test_commands.py::test_an_export_predicts_as_the_run_does_and_mlflow_serves_it": (),
-    "tests/export/test_commands.py::test_evaluate_takes_another_mesh_and_split_and_records_nothing_without_tracking": (),
+    "tests/export/test_commands.py::test_evaluate_takes_another_mesh_and_split_and_records_nothing_untracked": (),
     "tests/run/test_runs.py::test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step": (),
     "tests/data/test_prepare.py::test_two_runs_that_start_together_prepare_once_and_read_the_same": (),
     "tests/data/test_prepare.py::test_a_builder_whose_source_changed_is_prepared_anew": (),

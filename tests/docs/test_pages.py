@@ -66,12 +66,6 @@ def test_the_commands_of_every_page_are_read() -> None:
         assert len(commands(page)) >= 4, page
 
 
-@pytest.mark.slow
-def test_a_regression_from_a_table_is_trained_proven_resumed_evaluated_and_exported(tmp_path: Path) -> None:
-    follow("regression", tmp_path, "jax", "batch8")
-    assert (tmp_path / "out-0-runner" / PICTURES["regression"]).stat().st_size > 10_000
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize(("engine", "mesh"), [("keras_dtensor", "batch8"), ("jax", "batch4_model2")])
 @pytest.mark.parametrize("page", PAGES)

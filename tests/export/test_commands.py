@@ -102,7 +102,7 @@ def test_evaluate_gives_what_training_gave_and_adds_it_to_the_run_that_stays_as_
     assert artifacts == {"config.yaml", "evaluate.json", "evaluate.md", "confusion.png", "wrong.png"}
 
 
-def test_evaluate_takes_another_mesh_and_split_and_records_nothing_without_tracking(
+def test_evaluate_takes_another_mesh_and_split_and_records_nothing_untracked(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*forks.REAL)
