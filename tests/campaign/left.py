@@ -16,6 +16,7 @@ from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint
 
 _TIMES = "throughput/"  # metrics that measure time
+_OF_THE_RUN = "throughput/input_wait"  # logged once, when the run has ended
 _LEFT_OVER = re.compile(r"\.unfinished.*|\.tmp.*|.*\.replaced")  # names of what is not whole
 _WINDOWS = ("train/", "learning_rate")  # metrics of a few steps each
 _SHARP, _SHARP_STEPS = 1e-5, 20  # relative difference of losses, and how many steps after a move it holds for
@@ -112,6 +113,7 @@ def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int =
         found += [] if again else _twice(key, others)
         if key.startswith(_TIMES):  # when these come is a matter of time, but for the end of an epoch
             ends = {step for step, _ in resumed.points.get("eval/loss", [])}
+            ends = {max(ends)} if ends and key == _OF_THE_RUN else ends
             lacking = sorted(ends - {step for step, _ in others})
             found += [f"{key} lacks steps {lacking}"] if len(lacking) > asked else []
         else:
