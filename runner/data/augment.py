@@ -6,7 +6,6 @@ specs and draws nothing.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,13 +13,14 @@ from functools import cached_property
 import numpy as np
 
 from runner.config.checks_augment import options
-from runner.config.errors import ConfigError, DataError, refuse
+from runner.config.errors import DataError, refuse
 from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Partner, Specs, Step
 from runner.data.base import Array, ArraySource, ArraySpec, DataSource, ExampleSource, Rows
 from runner.data.cut import Selection
+from runner.model import target
 
 OwnStep = Callable[..., Mapping[str, Array]]  # (arrays, rng, **options)
 _WORD = (1 << 64) - 1  # Philox takes keys of 64 bits
@@ -212,18 +212,8 @@ def load(key: str, path: str) -> OwnStep:
     Raises:
       ConfigError: the import fails, or what it finds is not callable.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a user's module raises at import
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise refuse(
-            f"{key}._target_", path, allowed=f"it does not import ({why})", mend="mend that module"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"{key}._target_={path} is refused: {name} is not callable; name a function")
-    typed: OwnStep = found
-    return typed
+    found: OwnStep = target.load(path, f"{key}._target_")
+    return found
 
 
 def sources(source: DataSource) -> list[DataSource]:
