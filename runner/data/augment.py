@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from runner.config.checks_augment import options
 from runner.config.errors import DataError, refuse
@@ -136,10 +137,21 @@ class Augmented:
         return arrays
 
 
+class _Key(ISeedSequence):
+    """A Philox key as it is: `Philox(key=...)` asks the system for entropy first, and then makes no use of it."""
+
+    def __init__(self, *words: int) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: type = np.uint64) -> Array:  # type: ignore[override]
+        """Returns the key."""
+        del n_words
+        return np.array(self._words, dtype)
+
+
 def generator(seed: int, epoch: int, row: int) -> np.random.Generator:
     """Returns the random numbers of one example in one epoch, which are no other one's."""
-    key = np.array([seed & _WORD, (epoch << 32 | row) & _WORD], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key))
+    return np.random.Generator(np.random.Philox(_Key(seed & _WORD, (epoch << 32 | row) & _WORD)))  # type: ignore[arg-type]
 
 
 def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bool) -> DataSource:

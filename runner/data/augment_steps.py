@@ -187,7 +187,7 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
             ratio = math.exp(low + (high - low) * rng.random())
             wide, tall = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < wide <= width and 0 < tall <= height:
-                left, top = int(rng.integers(width - wide + 1)), int(rng.integers(height - tall + 1))
+                left, top = int(rng.random() * (width - wide + 1)), int(rng.random() * (height - tall + 1))
                 return left, top, left + wide, top + tall
         shape = min(max(width / height, self.options.ratio[0]), self.options.ratio[1])  # the largest that fits
         wide, tall = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))

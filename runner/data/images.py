@@ -29,7 +29,7 @@ _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 _ORIENTATION = 0x0112  # EXIF's tag
 _TRANSPOSED = (5, 6, 7, 8)  # orientations that swap height and width
 _OPENCV_CHANNELS = 4  # for which it has its own code
-_EXIF_WITHIN = 1 << 16  # bytes from a JPEG file's beginning, in which its EXIF segment lies
+_SCAN, _APP1 = 0xDA, 0xE1  # JPEG's markers: of the pixels, and of what may hold EXIF
 
 cv2.setNumThreads(0)  # no threads of its own: our workers are what runs side by side
 
@@ -91,10 +91,20 @@ def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, fastdct=False, fastupsample=False)
     except ValueError:
         return None
-    if data.find(b"Exif\0\0", 0, _EXIF_WITHIN) < 0:
+    if not _has_exif(data):
         return pixels
     with Image.open(io.BytesIO(data)) as image:
         return np.ascontiguousarray(_turned(pixels, image.getexif().get(_ORIENTATION, 1)))
+
+
+def _has_exif(data: bytes) -> bool:
+    """Tells whether one of a JPEG file's segments before its pixels is EXIF's."""
+    at, end = 2, len(data) - 10
+    while at < end and data[at] == 0xFF and data[at + 1] != _SCAN:
+        if data[at + 1] == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            return True
+        at += 1 if data[at + 1] == 0xFF else 2 + (data[at + 2] << 8 | data[at + 3])  # 0xFF fills
+    return False
 
 
 def _decode_any(data: bytes, channels: int) -> Pixels:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +79,9 @@ class ImageFolder:
         Raises:
           DataError: the file can't be read or decoded; names it.
         """
-        path = self.root / self.files[row]
+        path = self.example_name(row)
         try:
-            image = images.decode(path.read_bytes(), self.channels)
+            image = images.decode(_bytes(path), self.channels)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path} can't be decoded ({error}); remove it, or set dataset.skip_broken=true"
@@ -89,7 +90,19 @@ class ImageFolder:
 
     def example_name(self, row: int) -> str:
         """Returns the file."""
-        return str(self.root / self.files[row])
+        return os.path.join(self.root, self.files[row])  # noqa: PTH118 - for each example, and pathlib takes 15 us
+
+
+def _bytes(path: str) -> bytes:
+    """Returns a file's bytes, in few calls: each lets go of the interpreter's lock, and waits for it."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        size, data = os.fstat(file).st_size, b""
+        while len(data) < size and (more := os.read(file, size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(file)
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
