@@ -7,6 +7,7 @@ that lay tensors are those of the engine's placer, so that this module imports n
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,18 +55,25 @@ class Scope:
     parts: Any = None
 
 
-def mask_key(seed: int, layer: str) -> int:
-    """Returns the part of a dropout mask's seed that the step does not change."""
-    return (zlib.crc32(layer.encode()) ^ seed) & 0x7FFFFFFF
+def mask_key(seed: int, layer: str, draw: int = 0) -> int:
+    """Returns the part of a mask's seed that the step does not change.
+
+    Args:
+      seed: of the run.
+      layer: its name.
+      draw: how many masks were drawn under that name before, in the same call of the model.
+    """
+    name = f"{layer}\0{draw}" if draw else layer  # no layer's name holds a zero byte
+    return (zlib.crc32(name.encode()) ^ seed) & 0x7FFFFFFF
 
 
-_entered: list[Scope] = []
+_entered: list[tuple[Scope, Counter[str]]] = []
 
 
 @contextmanager
 def enter(scope: Scope) -> Iterator[None]:
-    """Makes a scope the current one for what is traced inside."""
-    _entered.append(scope)
+    """Makes a scope the current one for what is traced inside, of which no mask has been drawn yet."""
+    _entered.append((scope, Counter()))
     try:
         yield
     finally:
@@ -74,7 +82,17 @@ def enter(scope: Scope) -> Iterator[None]:
 
 def current() -> Scope | None:
     """Returns the scope of the call being traced, None outside of an engine."""
-    return _entered[-1] if _entered else None
+    return _entered[-1][0] if _entered else None
+
+
+def next_mask_key(layer: str) -> int:
+    """Returns the `mask_key` of the next draw of a layer: another one each time that its name comes up in a call.
+
+    A layer that is called twice, and two layers of one name, so draw masks of their own. Only inside of a scope.
+    """
+    scope, drawn = _entered[-1]
+    drawn[layer] += 1
+    return mask_key(scope.seed, layer, drawn[layer] - 1)
 
 
 def _placer() -> Placer | None:
