@@ -80,6 +80,6 @@ def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Pla
 
 
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build(stock=True)
+    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build()
     jax.assign(model, values)
     return PlainModel(model, model, "keras")

@@ -114,23 +114,23 @@ def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
     import keras
 
     from runner.engine.jax.adapter import Keras3Factory
+    from runner.engine.jax.layers.adopted import masks_from_scope
     from runner.engine.jax.names import Names
     from runner.optim.stock import stock_optimizer
 
-    drops = bool(config.model.options.get("dropout"))  # ours then, whose masks the step decides
-    model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=not drops)
+    model = Keras3Factory(config.model, DATA, config.trainer.seed).build()
     initial = {f"initial/{path}": np.array(variable.value) for path, variable in Names(model).variables.items()}
     model.compile(
         optimizer=stock_optimizer(config.optimizer, batches.steps, keras),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        run_eagerly=drops,
+        run_eagerly=bool(config.model.options.get("dropout")),  # whose masks the step decides
     )
     images_kb, labels_kb = batches.arrays["image"].astype(np.float32) / 255, batches.arrays["label"]
     rows = []
     for step, (images, labels) in enumerate(zip(images_kb, labels_kb, strict=True)):
         model.reset_metrics()
-        with scope.enter(scope.Scope(config.trainer.seed, np.int32(step))):
+        with scope.enter(scope.Scope(config.trainer.seed, np.int32(step))), masks_from_scope(model):
             rows.append(model.train_on_batch(images, labels))
     counted = padded(batches).weights[0] > 0
     labels = labels_kb[0][counted]

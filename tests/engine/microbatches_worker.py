@@ -112,7 +112,7 @@ def stock(microbatches: int, decay: float | None) -> dict[str, Any]:
     from runner.optim.stock import stock_optimizer
 
     config = config_of("jax", microbatches, decay, "adam")
-    model = Keras3Factory(config.model, DATA, config.trainer.seed).build(stock=True)
+    model = Keras3Factory(config.model, DATA, config.trainer.seed).build()
     more: dict[str, Any] = {"gradient_accumulation_steps": microbatches} if microbatches > 1 else {}
     more |= {"use_ema": True, "ema_momentum": decay} if decay is not None else {}
     made = stock_optimizer(config.optimizer, STEPS, keras)

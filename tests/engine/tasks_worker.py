@@ -126,7 +126,7 @@ def plain(name: str) -> dict[str, Array]:
 
     made = config(name, "plain", {"batch": 1}, "replicated")
     data, given = spec(name), batches(name)
-    model = Keras3Factory(made.model, data, made.trainer.seed).build(stock=True)
+    model = Keras3Factory(made.model, data, made.trainer.seed).build()
     entropy = keras.losses.BinaryCrossentropy(from_logits=True)
     loss = {
         "two_inputs": keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -45,18 +45,19 @@ for axes, loop, _ in meshes:
 
 import jax, keras, numpy as np
 from runner.engine.jax.compile import slow_in_loops
-from runner.engine.jax.layers.patches import jax_keras
+from runner.engine.jax.layers.adopted import adopt
 
-def slow(layers, text):
-    layer = eval("layers." + text, {"layers": layers})
+def slow(text, adopts):
+    layer = eval("keras.layers." + text)
     layer.build((2, 12, 12, 6))
+    if adopts:
+        adopt(keras.Sequential([layer]), on_cpu=True)
     def loss(weights, x):
         return jax.jit(lambda x: layer.stateless_call(weights, [], x)[0].sum())(x)
     weights = [variable.value for variable in layer.trainable_variables]
     return slow_in_loops(jax.make_jaxpr(jax.grad(loss, (0, 1)))(weights, np.ones((2, 12, 12, 6), np.float32)).jaxpr)
 
-own = jax_keras(on_cpu=True).layers
-print(json.dumps([modes, [[slow(keras.layers, text), slow(own, text)] for text in layers]]))
+print(json.dumps([modes, [[slow(text, adopts) for adopts in (False, True)] for text in layers]]))
 """
 
 pytestmark = pytest.mark.slow

@@ -67,18 +67,39 @@ def calls():
     layer(np.ones((1, 3), np.float32))
     return len(seen)
 
-def convolution():
-    seen, plain = [], lax.conv_general_dilated
-    def make(function):
-        def wrapped(*args, **options):
-            seen.append(1)
-            return function(*args, **options)
+def dropout():
+    seen, layer = [], keras.layers.Dropout(0.5)
+    def make(plain):
+        def wrapped(inputs, rate, noise_shape=None, seed=None):
+            seen.append([rate, seed is layer.seed_generator])
+            return plain(inputs, rate, noise_shape=noise_shape, seed=seed)
         return wrapped
-    layer = keras.layers.Conv2D(2, 1)
-    layer.build((1, 3, 3, 1))
-    with private.convolution_replaced(make):
-        layer(np.ones((1, 3, 3, 1), np.float32))
-    return [len(seen), lax.conv_general_dilated is plain]
+    with private.dropout_replaced(make):
+        layer(np.ones((2, 3), np.float32), training=True)
+    layer(np.ones((2, 3), np.float32), training=True)
+    return seen
+
+def convolution():
+    x, w, seen = np.ones((2, 5, 5, 4), np.float32), np.ones((3, 3, 4, 4), np.float32), []
+    def one(x, w):
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")).sum()
+    def turned(x, w):
+        return lax.conv_transpose(x, w, (2, 2), "SAME").sum()
+    def prepare(images, gradient, numbers):
+        seen.append([list(images.shape), numbers.lhs_spec[0]])
+        return images * 2, gradient
+    plain = [jax.grad(each, (0, 1))(x, w) for each in (one, turned)]
+    with private.kernel_gradients_of(prepare):
+        other = [jax.grad(each, (0, 1))(x, w) for each in (one, turned)]
+    after = jax.grad(one, 1)(x, w)
+    times = [[float((b / a).mean()) for a, b in zip(*pair)] for pair in zip(plain, other)]
+    return [seen, times, bool((after == plain[0][1]).all())]
+
+def training():
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+    return [private.training_argument(model, training=True) for model in (keras.Sequential(), Own())]
 
 def bookkeeping():
     layer = keras.layers.Dense(2)
@@ -86,7 +107,8 @@ def bookkeeping():
     return sorted({"_layers", "_trainable_variables", "_tracker"} & set(vars(layer)))
 
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
-                       ("calls", calls), ("convolution", convolution), ("bookkeeping", bookkeeping)):
+                       ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
+                       ("bookkeeping", bookkeeping)):
     ask(name, question)
 print(json.dumps(found))
 """
@@ -96,7 +118,9 @@ EXPECTED: dict[str, Any] = {
     "names": ["dense", "dense"],
     "layers": ["inner", "outer"],
     "calls": 1,
-    "convolution": [1, True],
+    "dropout": [[0.5, True]],
+    "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large
+    "training": [{"training": True}, {}],
     "bookkeeping": ["_layers", "_tracker", "_trainable_variables"],
 }
 

@@ -96,7 +96,7 @@ def _weights(engine: str, config: cases.RunConfig, data: DataSpec) -> dict[str, 
         from runner.engine.jax.adapter import Keras3Factory
         from runner.engine.jax.names import Names
 
-        variables = Names(Keras3Factory(config.model, data, 0).build(stock=True)).variables
+        variables = Names(Keras3Factory(config.model, data, 0).build()).variables
         shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     else:
         from runner.engine.dtensor.adapters import make_adapter

@@ -23,15 +23,15 @@ import jax, jax.numpy as jnp, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.model import scope
 from runner.engine.jax.layers.batch_norm import Parts
-from runner.engine.jax.layers.patches import jax_keras
+from runner.engine.jax.layers.adopted import BatchNormalization
 jax.config.update("jax_num_cpu_devices", 4)
 rng, rows = np.random.default_rng(1), []
 mesh = Mesh(np.array(jax.devices()), ("batch",))
 split, together = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (["batch"], []))
 parts = Parts(4, lambda array: jax.lax.with_sharding_constraint(array, together))
 
-def whole(keras, shape, axis, scale, center, x, g, weights, parts=None):
-    layer = keras.layers.BatchNormalization(axis=axis, scale=scale, center=center)
+def whole(kind, shape, axis, scale, center, x, g, weights, parts=None):
+    layer = kind(axis=axis, scale=scale, center=center)
     layer.build(shape)
     held = [v.value for v in layer.non_trainable_variables]
     def loss(weights, x, g):
@@ -46,9 +46,9 @@ for shape, axis, scale, center, mean in json.loads(sys.argv[1]):
     x, g = (rng.normal(size=shape).astype(np.float32) for _ in "xg")
     x += np.float32(mean)
     weights = [rng.normal(size=(shape[axis],)).astype(np.float32) for used in (scale, center) if used]
-    expected, stock = whole(keras, shape, axis, scale, center, x, g, weights)
+    expected, stock = whole(keras.layers.BatchNormalization, shape, axis, scale, center, x, g, weights)
     arguments = shape, axis, scale, center, x, g, weights
-    for got, own in (whole(jax_keras(), *arguments), whole(jax_keras(), *arguments, parts)):
+    for got, own in (whole(BatchNormalization, *arguments), whole(BatchNormalization, *arguments, parts)):
         worst = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(expected, got, strict=True)]
         rows.append([[a.shape == b.shape for a, b in zip(expected, got)], worst, stock, own])
 print(json.dumps(rows))

@@ -27,14 +27,14 @@ os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 os.environ["PJRT_NPROC"] = "16"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runner.engine.jax.layers.patches import jax_keras
+from runner.engine.jax.layers.adopted import Dense
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("batch", "model"))
 place = lambda spec: NamedSharding(mesh, PartitionSpec(*spec))
 rng, rows = np.random.default_rng(1), []
 for shape, units, image, kernel in json.loads(sys.argv[1]):
     keras.utils.set_random_seed(1)
     stock = keras.layers.Dense(units, activation="tanh", bias_initializer="normal")
-    own = jax_keras(on_cpu=True).layers.Dense.from_config(stock.get_config())
+    own = Dense.from_config(stock.get_config())
     for layer in (stock, own):
         layer.build(shape)
     values = [np.asarray(v.value) for v in stock.trainable_variables]

@@ -16,11 +16,19 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec
 from runner.engine.jax import private
-from runner.engine.jax.layers.patches import jax_keras
 from runner.engine.jax.names import Names
 from runner.model import builder, target
 
 T = TypeVar("T")
+
+# Layers whose operations Keras 3 has for TensorFlow's tensors and no other.
+_IN_TENSORFLOW = (
+    keras.layers.HashedCrossing,
+    keras.layers.Hashing,
+    keras.layers.IntegerLookup,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+)
 
 
 class Keras3Factory:
@@ -32,20 +40,13 @@ class Keras3Factory:
         data: DataSpec,
         seed: int,
         precision: str = "float32",
-        *,
-        on_cpu: bool = False,
-        whole_images: bool = True,
     ) -> None:
         self._config, self._data, self._seed = config, data, seed
-        self._on_cpu, self._whole_images = on_cpu, whole_images
         self._policy = builder.policy_name(precision)
         self._builder = target.load(config.target)
 
-    def build(self, *, stock: bool = False) -> keras.Model:
-        """Returns the built model, whole on one device.
-
-        Args:
-          stock: of Keras's own layers, so that a saved model loads without this package.
+    def build(self) -> keras.Model:
+        """Returns the built model of stock Keras, whole on one device.
 
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
@@ -53,9 +54,8 @@ class Keras3Factory:
         told = builder.given(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
-        patched = keras if stock else jax_keras(on_cpu=self._on_cpu, whole_images=self._whole_images)
         with _drawn_from(self._seed), _under_policy(self._policy):
-            model = builder.call(self._finished, self._config, keras=patched, **told)
+            model = builder.call(self._finished, self._config, keras=keras, **told)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         return model
 
@@ -122,12 +122,23 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
 
     Raises:
       ConfigError: inputs that it does not take; outputs that the task does not take; batch statistics where padding
-        would count in them.
+        would count in them; layers that run in TensorFlow.
     """
-    _check_outputs(_output_shapes(model, config, data), config, data)
     builder.check_paths(Names(model).variables, config.model)
     builder.check_trainable(model.trainable_variables, config.model)
+    _check_layers(model, config)
+    _check_outputs(_output_shapes(model, config, data), config, data)
+
+
+def _check_layers(model: keras.Model, config: RunConfig) -> None:
+    """Refuses layers that no traced step can compute, or that would count padding."""
     for layer in private.all_layers(model):
+        if isinstance(layer, _IN_TENSORFLOW):
+            raise ConfigError(
+                f"model._target_={config.model.target} is refused: layer {layer.name} ({type(layer).__name__}) is one "
+                "of those that run in TensorFlow alone, also in Keras 3 on JAX; leave it out of the model and make "
+                "what it gives part of the dataset"
+            )
         if isinstance(layer, keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
             raise builder.refuse_padding(layer.name)
 
@@ -138,15 +149,14 @@ def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> lis
         return [tuple(output.shape) for output in model.outputs]
     try:
         found = jax.eval_shape(
-            lambda state, x: model.stateless_call(*state, x, training=False)[0],
+            lambda state, x: model.stateless_call(*state, x, **private.training_argument(model, training=False))[0],
             variable_shapes(model),
             model_inputs(data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)),
         )
     except Exception as error:  # whatever a user's layers raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         taken = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
-            f"model._target_={config.model.target} is refused: called with {taken}, the model raised {reason}"
+            f"model._target_={config.model.target} is refused: called with {taken}, the model raised {reason(error)}"
         ) from error
     return [(None, *output.shape[1:]) for output in jax.tree.leaves(found)]
 
@@ -161,18 +171,18 @@ def _check_outputs(shapes: Sequence[tuple[int | None, ...]], config: RunConfig, 
         )
 
 
+def reason(error: Exception) -> str:
+    """Returns what an error says in one line, without the arguments that Keras lists after it."""
+    said = str(error).partition("Arguments received by")[0]
+    return " ".join(f"{type(error).__name__}: {said}".split())
+
+
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
     """Returns the shapes of a model's trainable and other variables, as `stateless_call` takes them."""
     return [
         [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in each]
         for each in (model.trainable_variables, model.non_trainable_variables)
     ]
-
-
-def seed_indices(model: keras.Model) -> list[int]:
-    """Returns where among the model's non-trainable variables the states of its random generators are."""
-    weights = {id(variable) for variable in model.non_trainable_weights}
-    return [i for i, variable in enumerate(model.non_trainable_variables) if id(variable) not in weights]
 
 
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:

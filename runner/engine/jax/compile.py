@@ -15,6 +15,7 @@ from runner import mesh
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
+from runner.engine.jax.adapter import reason
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
 
@@ -67,10 +68,17 @@ def choose(
       batch: arrays (B, ...) of a micro-batch by name.
 
     Raises:
-      ConfigError: the loss does not depend on a trainable variable.
+      ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
     count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
-    traced = jax.make_jaxpr(step.gradients)(state, dict(batch), count, microstep).jaxpr
+    try:
+        traced = jax.make_jaxpr(step.gradients)(state, dict(batch), count, microstep).jaxpr
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a user's layers raise
+        raise ConfigError(
+            f"model._target_={config.model.target} is refused: a training step of the model raised {reason(error)}"
+        ) from error
     read = {id(variable) for equation in traced.eqns for variable in equation.invars}
     for path, variable in zip(trainable, traced.invars, strict=False):
         if id(variable) not in read:

@@ -35,16 +35,18 @@ from runner.engine.base import (
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh
-from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs, seed_indices
+from runner.engine.jax import environment, mesh, randomness
+from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import choose, compiled, compiled_to_read, program_cost
 from runner.engine.jax.layer_outputs import layer_outputs
+from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
 from runner.engine.jax.names import Names
+from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, shards
-from runner.engine.jax.state import Randomness, State, state_tree
+from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Arrays, Shardings, Step
 from runner.layout import Spec
 from runner.optim import rules
@@ -89,11 +91,11 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._data,
             config.trainer.seed,
             config.engine.precision,
-            on_cpu=runner_mesh.device_kind(config.mesh) == "cpu",
-            whole_images=self._whole_examples,
         )
         self._model = self._factory.traced() if self._planning else self._factory.build()
         check_model(self._model, config, self._data)
+        on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
+        adopt(self._model, on_cpu=on_cpu, whole_images=self._whole_examples)
         self._names = Names(self._model)
         return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
 
@@ -101,7 +103,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         """Orders the variables as Keras wants them, and places the values that the builder drew."""
         variables = self._names.variables
         paths = {id(variable): path for path, variable in variables.items()}
-        seeds = seed_indices(self._model)
+        seeds = randomness.seed_indices(self._model)
         others = [v for i, v in enumerate(self._model.non_trainable_variables) if i not in seeds]
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
         self._tree = state_tree(
@@ -166,25 +168,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         }
 
     def _randomness(self) -> Randomness:
-        """Returns the model's random generators, and how far a step moves each."""
-        indices = seed_indices(self._model)
-        if not indices:
-            return Randomness([], np.zeros((0, 2), np.uint32), [])
-        if self._planning:  # no number is drawn
-            return Randomness(indices, np.zeros((len(indices), 2), np.uint32), [0] * len(indices))
-        states = [np.asarray(self._model.non_trainable_variables[index].value) for index in indices]
-        values = [
-            [v.value for v in vs] for vs in (self._model.trainable_variables, self._model.non_trainable_variables)
-        ]
-        inputs = model_inputs(self._data, lambda spec: np.zeros((1, *spec.shape), spec.dtype))
-
-        def moved(values: list[list[jax.Array]]) -> list[jax.Array]:  # XLA leaves out all but the counters
-            _, new = self._model.stateless_call(*values, inputs, training=True)
-            return [new[index] for index in indices]
-
-        after = jax.jit(moved)(values)
-        draws = [int(np.asarray(new)[1]) - int(state[1]) for new, state in zip(after, states, strict=True)]
-        return Randomness(indices, np.asarray(states, np.uint32), draws)
+        if self._planning:
+            return randomness.unmoved(self._model)
+        batch = model_inputs(self._data, lambda spec: np.zeros((self._microbatch_size, *spec.shape), spec.dtype))
+        return randomness.of(self._model, batch, self._config.model)
 
     @property
     def caches(self) -> bool:
@@ -337,6 +324,6 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model, whole on one device, with the present weights or their averages."""
-        model, state = self._factory.build(stock=True), self.state()
+        model, state = self._factory.build(), self.state()
         assign(model, {path: state.get(ema_path(path), state[path]) for path in self._names.variables})
         return model

@@ -36,7 +36,7 @@ def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerO
 
     def called(state: list[list[jax.Array]], inputs: jax.Array | dict[str, jax.Array]) -> object:
         noted.append(Outputs(inputs))
-        return model.stateless_call(*state, inputs, training=False)
+        return model.stateless_call(*state, inputs, **private.training_argument(model, training=False))
 
     inputs = model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype))
     with private.calls_replaced(private.all_layers(model), recorded):

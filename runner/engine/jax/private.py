@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import keras
 from jax import lax
 from jax._src import xla_bridge
+from jax._src.interpreters import ad
+from keras.src import backend
 from keras.src.models import Functional
 from keras.src.utils import naming
 
@@ -64,6 +67,14 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     ]
 
 
+def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
+    """Returns what a model's call is told of training: nothing where its own `call` does not take it.
+
+    Keras's `fit` asks so too. Without it a subclassed `call(self, x)` raises TypeError.
+    """
+    return {"training": training} if model._call_has_training_arg else {}
+
+
 @contextmanager
 def calls_replaced(
     layers: Sequence[keras.Layer], make: Callable[[keras.Layer, Callable[..., object]], Callable[..., object]]
@@ -85,18 +96,44 @@ def calls_replaced(
 
 
 @contextmanager
-def convolution_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
-    """Replaces `lax.conv_general_dilated` for the whole process while the context lasts.
+def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+    """Replaces the operation by which Keras's layers and `keras.random` drop units out while the context lasts.
 
-    Keras's layers and operations, and ours, all call this name. Without it kernel gradients are wrong on some meshes,
-    see `runner.engine.jax.layers.kernel_gradient`.
+    Without it the single device of a comparison would draw other masks than the mesh.
 
     Args:
-      make: (the function) -> what is called in its place.
+      make: (the function of inputs, rate, noise shape and seed) -> what is called in its place.
     """
-    plain = lax.conv_general_dilated
-    lax.conv_general_dilated = make(plain)
+    plain = backend.random.dropout
+    backend.random.dropout = make(plain)
     try:
         yield
     finally:
-        lax.conv_general_dilated = plain
+        backend.random.dropout = plain
+
+
+@contextmanager
+def kernel_gradients_of(
+    prepare: Callable[[jax.Array, jax.Array, lax.ConvDimensionNumbers], tuple[jax.Array, jax.Array]],
+) -> Iterator[None]:
+    """Hands what the gradient of a convolution's kernel is made of through a function while the context lasts.
+
+    Every convolution is the one primitive, by whatever function it was made, and its gradients come of the one rule
+    that this table has for it. Without it kernel gradients are wrong on some meshes, see
+    `runner.engine.jax.layers.kernel_gradient`.
+
+    Args:
+      prepare: (images, gradient of the results, dims) -> images and gradient, as the rule is to take them.
+    """
+    plain = ad.fancy_transposes[lax.conv_general_dilated_p]
+
+    def rule(gradient: jax.Array, images: jax.Array, kernel: object, **parameters: Any) -> None:
+        if isinstance(kernel, ad.GradAccum) and type(gradient) is not ad.Zero:
+            images, gradient = prepare(images, gradient, parameters["dimension_numbers"])
+        plain(gradient, images, kernel, **parameters)
+
+    ad.fancy_transposes[lax.conv_general_dilated_p] = rule
+    try:
+        yield
+    finally:
+        ad.fancy_transposes[lax.conv_general_dilated_p] = plain

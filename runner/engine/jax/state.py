@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
@@ -125,33 +124,3 @@ def state_tree(
             lies if accumulates else [],
         ),
     )
-
-
-@dataclass(frozen=True)
-class Randomness:
-    """The model's random generators as functions of the step, so that no state of theirs has to be kept.
-
-    Keras's generator is a seed and a counter of its draws. Setting the counter to the step times the draws of a step
-    gives the numbers that Keras's own training draws, on any mesh and after any resume.
-
-    Attributes:
-      indices: of the generators' states among the model's non-trainable variables.
-      seeds: uint32 (len(indices), 2), the states before the first step.
-      draws: how far a step moves each counter.
-    """
-
-    indices: Sequence[int]
-    seeds: Array
-    draws: Sequence[int]
-
-    def insert(self, non_trainable: Sequence[jax.Array], done: jax.Array | int) -> list[jax.Array]:
-        """Returns the model's non-trainable variables: its weights, and the states after `done` micro-batches."""
-        full = list(non_trainable)
-        for index, seed, draws in zip(self.indices, self.seeds, self.draws, strict=True):
-            moved = jnp.asarray(done, jnp.uint32) * jnp.uint32(draws)
-            full.insert(index, jnp.stack([jnp.uint32(seed[0]), jnp.uint32(seed[1]) + moved]))
-        return full
-
-    def remove(self, full: Sequence[jax.Array]) -> list[jax.Array]:
-        """Returns the weights among the model's non-trainable variables."""
-        return [value for index, value in enumerate(full) if index not in set(self.indices)]

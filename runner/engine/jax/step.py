@@ -16,9 +16,11 @@ from jax.sharding import NamedSharding
 
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
+from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
-from runner.engine.jax.state import Randomness, State
+from runner.engine.jax.randomness import Randomness
+from runner.engine.jax.state import State
 from runner.model import scope
 from runner.optim import rules
 from runner.optim.clipping import clip
@@ -97,12 +99,16 @@ class Step:
         full = self._random.insert(non_trainable, microstep)
         with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)):
             given, full, added = self._model.stateless_call(
-                trainable, full, self._task.inputs(self._ops, batch), training=True, return_losses=True
+                trainable,
+                full,
+                self._task.inputs(self._ops, batch),
+                return_losses=True,
+                **private.training_argument(self._model, training=True),
             )
         outputs = _float32(given)
         # Chosen, not multiplied: what padding gives may be no number.
         loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self._ops, outputs, batch), 0.0)
-        regularization = jnp.asarray(sum(added), jnp.float32)
+        regularization = jnp.asarray(sum(jnp.sum(each).astype(jnp.float32) for each in added), jnp.float32)
         mean = jnp.sum(loss_b / count) + regularization / self._microbatches
         return mean, (loss_b, outputs, regularization, self._random.remove(full))
 
@@ -151,7 +157,7 @@ class Step:
         for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
             old = {slot: before[index] for slot, before in zip(self._rule.slots, state.slots, strict=True)}
             new_weight, new = self._rule.update(gradient, weight, old, rate, done + 1.0)
-            trainable.append(new_weight)
+            trainable.append(self._constrained(index, new_weight))
             for name, after in zip(self._rule.slots, slots, strict=True):
                 after.append(new[name])
         pairs = zip(state.ema, trainable, strict=bool(state.ema))
@@ -162,6 +168,15 @@ class Step:
         last = microbatch == self._microbatches - 1  # else all but the sums stays as it was
         chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(last, new, old), changed, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
+
+    def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
+        """Returns a trainable variable's new value as its constraint has it, which is called as `fit` calls it."""
+        variable = self._model.trainable_variables[index]
+        if variable.constraint is None:
+            return weight
+        with keras.StatelessScope(state_mapping=[(variable, weight)]):
+            found = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
+        return found
 
     def many(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array
@@ -224,7 +239,8 @@ class Step:
         trainable, non_trainable = weights
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
-        given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), training=False)
+        told = private.training_argument(self._model, training=False)
+        given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
         outputs = _float32(given)
         return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch), outputs
 

@@ -19,7 +19,6 @@ from runner.engine.jax import private
 
 # (array, its batch dim) -> the same, so placed that each device holds a part of its own, or each holds all of it.
 Spread = Callable[[jax.Array, int], jax.Array]
-Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[str]:
@@ -44,7 +43,9 @@ def spread_over(mesh: Mesh) -> Spread:
 
 @contextmanager
 def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
-    """Gives convolutions that are traced inside the context, gradients included, kernel gradients of spread images.
+    """Gives every convolution whose gradients are traced inside the context kernel gradients of spread images.
+
+    JAX's own rule makes the gradient, of all arguments of a convolution; what it makes it of is spread before.
 
     Args:
       spread: see `spread_over`; None changes nothing.
@@ -53,40 +54,10 @@ def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
         yield
         return
 
-    def replaced(plain: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        def convolution(lhs: jax.Array, rhs: jax.Array, *args: object, **options: object) -> jax.Array:
-            return _spread_convolution(
-                lambda x, w: plain(x, w, *args, **options), _dims(lhs, rhs, args, options), spread
-            )(lhs, rhs)
+    def apart(
+        images: jax.Array, gradient: jax.Array, numbers: lax.ConvDimensionNumbers
+    ) -> tuple[jax.Array, jax.Array]:
+        return spread(images, numbers.lhs_spec[0]), spread(gradient, numbers.out_spec[0])
 
-        return convolution
-
-    with private.convolution_replaced(replaced):
+    with private.kernel_gradients_of(apart):
         yield
-
-
-def _spread_convolution(plain: Convolution, dims: tuple[int, int], spread: Spread) -> Convolution:
-    """Returns a convolution whose kernel's gradient is computed from spread images, their batch dims given."""
-
-    def forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return plain(x, w), (x, w)
-
-    def backward(read: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x, w = read
-        _, of_image = jax.vjp(lambda x: plain(x, w), x)
-        apart = spread(x, dims[0])
-        _, of_kernel = jax.vjp(lambda w: plain(apart, w), w)
-        return of_image(g)[0], of_kernel(spread(g, dims[1]))[0]
-
-    convolution = jax.custom_vjp(plain)
-    convolution.defvjp(forward, backward)
-    typed: Convolution = convolution
-    return typed
-
-
-def _dims(lhs: jax.Array, rhs: jax.Array, args: Sequence[object], options: Mapping[str, object]) -> tuple[int, int]:
-    """Returns the batch dims of a convolution's images and results, from its arguments."""
-    position = 4  # of dimension_numbers, after the strides, padding and both dilations
-    given = args[position] if len(args) > position else options.get("dimension_numbers")
-    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, given)
-    return numbers.lhs_spec[0], numbers.out_spec[0]
