@@ -39,6 +39,7 @@ def check(config: RunConfig) -> None:
     task.check(config.task)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
     positive("verify.steps", config.verify.steps)
+    within("verify.seconds", config.verify.seconds, 0.0, math.inf)
     _check_tracking(config.tracking)
     for key in ("bandwidth_gb_s", "gflops"):
         within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)

@@ -200,9 +200,13 @@ class VerifyConfig:
 
     Attributes:
       steps: training steps that both sides take, the run's first.
+      seconds: no step of the single device's training begins later, but for the first three; null: no bound.
+      allow_unproven: a verdict of `not proven` passes.
     """
 
     steps: int = 20
+    seconds: float | None = 20.0
+    allow_unproven: bool = False
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ from runner import mesh
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
-from runner.verify.children import WORKER, run_child
-from runner.verify.compare import PERTURBED_RUNS, compare
+from runner.verify import padding
+from runner.verify.children import WORKER, Outcome, run_child
+from runner.verify.compare import PERTURBED_RUNS, compare, noise_of_sums
 from runner.verify.parity import parity
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
@@ -30,34 +32,55 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
       worker: module that the processes run.
 
     Returns:
-      The comparison, passed or not.
+      The comparison and its verdict.
 
     Raises:
       ConfigError: the model, the layout or the dataset refuse the config.
       EngineError: a process failed, or the two sides don't hold the same variables.
     """
-    peers = parity(config)
-    sides = ("reference", "mesh", *(["against"] if peers else []))
     with tempfile.TemporaryDirectory(prefix="runner-verify-") as name:
         shared = Path(name)
         write_request(shared, make_request(config, data))
-        said = {side: run_child(side, shared, folder / f"verify-{side}.log", worker) for side in sides}
-        reference, *found = (read_arrays(shared / f"{side}.npz") for side in sides)
-        perturbed = [read_arrays(shared / f"perturbed_{number}.npz") for number in range(PERTURBED_RUNS)]
-    stated = said["reference"]
+        said = {side: run_child(side, shared, folder / f"verify-{side}.log", worker) for side in sides(config)}
+        return judged(config, shared, said)
+
+
+def sides(config: RunConfig) -> tuple[str, ...]:
+    """Returns the processes of a verification, in their order."""
+    return ("reference", "mesh", *(["against"] if parity(config) else []))
+
+
+def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Verification:
+    """Compares what the sides left in their folder.
+
+    Args:
+      config: checked.
+      folder: holds each side's arrays.
+      said: what each side said when it was done.
+
+    Raises:
+      EngineError: the loss on one device is not finite, or the sides don't hold the same variables.
+    """
+    peers = parity(config)
+    reference, *found = (read_arrays(folder / f"{side}.npz") for side in said)
+    perturbed = [read_arrays(folder / f"perturbed_{number}.npz") for number in range(PERTURBED_RUNS)]
+    terms, size, precision = said["reference"]["terms"], said["reference"]["noise"], config.engine.precision
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
         raise EngineError(
             f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, and nothing "
             "can be compared from there; lower optimizer.learning_rate or verify.steps"
         )
+    judging, first = padding.compared(found[-1]), padding.compared(found[0])
+    sums = noise_of_sums(terms, precision)
     try:
         if peers is None:
-            checks = compare(reference, perturbed, found[0], stated["noise"])
+            checks = compare(reference, perturbed, judging, size, sums=sums)
         else:
-            checks = compare(reference, perturbed, found[1], stated["noise"], found[0], peers.sides)
+            sides_arrays = [peers.compared(each) for each in (reference, judging, first)]
+            checks = compare(sides_arrays[0], perturbed, sides_arrays[1], size, sides_arrays[2], peers.sides, sums)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
+    every, steps = (*checks, *padding.checks(found[-1])), len(reference["loss"])
     axes = mesh.describe(config.mesh.axes)
-    terms, size, precision = stated["terms"], stated["noise"], config.engine.precision
-    return Verification(tuple(checks), config.verify.steps, axes, terms, size, peers, precision)
+    return Verification(every, steps, axes, terms, size, peers, precision, config.verify.steps)

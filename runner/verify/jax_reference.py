@@ -6,7 +6,8 @@ Imports JAX and Keras, whose environment `runner.engine.registry.load` has set. 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,12 @@ from runner.arrays import Tensor
 from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model
 from runner.engine.jax.layer_outputs import layer_outputs
+from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.names import Names
+from runner.engine.jax.private import training_argument
+from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
+from runner.optim.paths import slot_path
 from runner.optim.stock import stock_optimizer
 from runner.task import namespace
 from runner.verify.reference import Inputs, Reference
@@ -28,13 +33,17 @@ from runner.verify.request import Request
 class JaxReference(Reference):
     """A plain Keras 3 model; see `Reference` for what the methods promise.
 
-    Dropout masks are functions of seed and micro-batch. The states of other layers' generators go from step to step
-    among the non-trainable variables, as in Keras's own training; they are no variables of the model, and are not
-    compared.
+    Its layers are Keras's own, and so is the arithmetic of a step; only dropout masks are handed in, functions of seed
+    and micro-batch. The states of other layers' generators go from step to step among the non-trainable variables, as
+    in Keras's own training; they are no variables of the model, and are not compared.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, precision: str | None = None) -> None:
         """Builds the model from the config's seed.
+
+        Args:
+          request: config and batches.
+          precision: null: `engine.precision`.
 
         Raises:
           ConfigError: the builder fails, or made a model that no mesh can train.
@@ -42,12 +51,16 @@ class JaxReference(Reference):
         super().__init__(request)
         config = request.config
         self._ops, self._task = namespace.of(jnp), request.data.task
-        self._model = Keras3Factory(config.model, request.data, config.trainer.seed, config.engine.precision).build()
+        precision = precision or config.engine.precision
+        factory = Keras3Factory(config.model, request.data, config.trainer.seed, precision)
+        self._model = factory.build()
         check_model(self._model, config, request.data)
         self._stock = stock_optimizer(config.optimizer, request.total_steps, keras)
         self._stock.build(self._model.trainable_variables)
         self._paths = {id(variable): path for path, variable in Names(self._model).variables.items()}
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
+        self._generators = seed_indices(self._model)
+        self._seeds: dict[int, list[Tensor]] = {}  # states of the generators after so many micro-batches
         self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self._apply = jax.jit(self._stock.stateless_apply)
         self.reset()
@@ -70,6 +83,44 @@ class JaxReference(Reference):
         self._non_trainable = [variable.value for variable in self._model.non_trainable_variables]
         self._kept = [variable.value for variable in self._stock.variables]
 
+    def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
+        """Takes a state; the generators' are those that the first training had at that step."""
+        self.reset()
+        self.assign({path: value.astype(self.initial[path].dtype) for path, value in values.items()})
+        seeds = self._seeds[step * self._request.config.trainer.accumulate_steps]
+        self._non_trainable = [
+            seeds[self._generators.index(index)]
+            if index in self._generators
+            else jnp.asarray(values[self._paths[id(variable)]], variable.dtype)
+            for index, variable in enumerate(self._model.non_trainable_variables)
+        ]
+        places = {id(variable): index for index, variable in enumerate(self._stock.variables)}
+        self._kept[places[id(self._stock.iterations)]] = jnp.asarray(step, self._stock.iterations.dtype)
+        for slot, attribute in self._slot_attributes().items():
+            for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
+                if slot_path(slot, path) in slots:
+                    self._kept[places[id(variable)]] = jnp.asarray(slots[slot_path(slot, path)], variable.dtype)
+
+    @contextmanager
+    def in_float64(self) -> Iterator[JaxReference]:
+        """Builds the model anew, with float64 for all that it does not name a dtype for."""
+        before = keras.config.floatx()
+        keras.config.set_floatx("float64")
+        try:
+            with jax.enable_x64(True):
+                twin = JaxReference(self._request, "float64")
+                twin._seeds = self._seeds
+                yield twin
+        finally:
+            keras.config.set_floatx(before)
+
+    def constrain(self) -> None:
+        """Applies the variables' own constraints."""
+        self._weights = [
+            value if variable.constraint is None else np.array(variable.constraint(jnp.asarray(value)))
+            for value, variable in zip(self._weights, self._model.trainable_variables, strict=True)
+        ]
+
     def weights(self) -> dict[str, Array]:
         """Returns the trainable variables by canonical path."""
         return {path: np.array(value) for path, value in zip(self._trainable, self._weights, strict=True)}
@@ -82,6 +133,7 @@ class JaxReference(Reference):
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
         """Returns a micro-batch's loss and its gradients."""
+        self._seeds.setdefault(microstep, [self._non_trainable[index] for index in self._generators])
         given = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
         (loss, self._non_trainable), found = self._gradients(self._weights, self._non_trainable, *given)
         return float(loss), {path: np.array(value) for path, value in zip(self._trainable, found, strict=True)}
@@ -97,14 +149,14 @@ class JaxReference(Reference):
         share: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
         """Returns the mean loss with the regularisation losses, and the new non-trainable variables."""
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)):
+        with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)), masks_from_scope(self._model):
             outputs, non_trainable, penalties = self._model.stateless_call(
-                weights, non_trainable, inputs, training=True, return_losses=True
+                weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
             )
         outputs = jax.tree.map(lambda each: each.astype(jnp.float32), outputs)
         loss_b = self._task.loss(self._ops, outputs, batch)
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
-        return loss_b.sum() + share * sum(penalties), non_trainable
+        return loss_b.sum() + share * sum(jnp.sum(penalty) for penalty in penalties), non_trainable
 
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Lets the stock optimizer update the weights."""

@@ -6,7 +6,8 @@ Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Sha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
@@ -16,8 +17,10 @@ from runner import mesh
 from runner.arrays import Tensor
 from runner.config.errors import ConfigError
 from runner.data.base import Array
+from runner.engine.dtensor import masks
 from runner.engine.dtensor.adapters import make_adapter
 from runner.model import scope
+from runner.optim.paths import slot_path
 from runner.optim.stock import stock_optimizer
 from runner.task import namespace
 from runner.verify.reference import Inputs, Reference
@@ -25,7 +28,10 @@ from runner.verify.request import Request
 
 
 class KerasReference(Reference):
-    """A plain tf_keras model or tf.Module; see `Reference` for what the methods promise."""
+    """A plain tf_keras model or tf.Module; see `Reference` for what the methods promise.
+
+    Its layers are tf_keras's own, and so is the arithmetic of a step; only the masks of random layers are handed in.
+    """
 
     def __init__(self, request: Request) -> None:
         """Builds the model from the config's seed.
@@ -45,21 +51,59 @@ class KerasReference(Reference):
         self._trainable = {path: held for path, held in self._variables.items() if id(held) in trainable}
         self.initial = self.variables()
         self._gradients = tf.function(self._traced_gradients)
+        self._stock = self._stock_optimizer()
+        self._begun = [variable.numpy() for variable in self._stock.variables]
+        self._apply = tf.function(self._traced_apply)
+
+    def _stock_optimizer(self) -> tf_keras.optimizers.Optimizer:
+        with tf.device(self._device):
+            stock = stock_optimizer(self._request.config.optimizer, self._request.total_steps, tf_keras)
+            stock.build(list(self._trainable.values()))
+        return stock
+
+    def _traced_apply(self, gradients: list[Tensor]) -> None:
+        self._stock.apply_gradients(zip(gradients, self._trainable.values(), strict=True))
 
     def positions(self) -> int:
         """Returns the most positions of a layer, 1 where no output tells."""
         return max((_positions(layer) for layer in self._model.submodules), default=1)
 
     def reset(self) -> None:
-        """Takes the initial weights and a new stock optimizer."""
-        variables = list(self._trainable.values())
+        """Takes the initial weights, and the stock optimizer as it begins."""
         with tf.device(self._device):
             for path, value in self.initial.items():
                 self._variables[path].assign(value)
-            stock = stock_optimizer(self._request.config.optimizer, self._request.total_steps, tf_keras)
-            stock.build(variables)
-        self._stock = stock
-        self._apply = tf.function(lambda gradients: stock.apply_gradients(zip(gradients, variables, strict=True)))
+            for variable, value in zip(self._stock.variables, self._begun, strict=True):
+                variable.assign(value)
+
+    def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
+        """Takes a state."""
+        self.reset()
+        with tf.device(self._device):
+            for path, variable in self._variables.items():
+                variable.assign(values[path].astype(variable.dtype.as_numpy_dtype))
+            self._stock.iterations.assign(step)
+            for slot, attribute in self._slot_attributes().items():
+                for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
+                    if slot_path(slot, path) in slots:
+                        variable.assign(slots[slot_path(slot, path)])
+
+    @contextmanager
+    def in_float64(self) -> Iterator[KerasReference]:
+        """Builds the model anew, with float64 for all that it does not name a dtype for."""
+        before = tf_keras.backend.floatx()
+        tf_keras.backend.set_floatx("float64")
+        try:
+            yield KerasReference(self._request)
+        finally:
+            tf_keras.backend.set_floatx(before)
+
+    def constrain(self) -> None:
+        """Applies the variables' own constraints."""
+        with tf.device(self._device):
+            for variable in self._trainable.values():
+                if variable.constraint is not None:
+                    variable.assign(variable.constraint(variable))
 
     def weights(self) -> dict[str, Array]:
         """Returns the trainable variables by canonical path."""
@@ -87,12 +131,15 @@ class KerasReference(Reference):
         self, inputs: Tensor, batch: Mapping[str, Tensor], share_b: Tensor, microstep: Tensor, share: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape:
-            with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)):
-                outputs = self._model(inputs, training=True)  # dropout draws the masks of this micro-batch
+            entered = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
+            with entered, masks.handed_in(self._model):  # those of this micro-batch
+                outputs = self._model(inputs, training=True)
             outputs = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), outputs)
             loss_b = self._task.loss(self._ops, outputs, batch)
             loss_b = tf.where(share_b > 0, loss_b, tf.zeros_like(loss_b)) * share_b
-            loss = tf.reduce_sum(loss_b) + share * tf.add_n([*self._model.losses, tf.constant(0.0)])
+            loss = tf.reduce_sum(loss_b) + share * sum(
+                tf.cast(tf.reduce_sum(each), tf.float32) for each in self._model.losses
+            )
         gradients = tape.gradient(loss, list(self._trainable.values()))
         for path, gradient in zip(self._trainable, gradients, strict=True):
             if gradient is None:

@@ -9,18 +9,19 @@ import numpy as np
 from runner.config.errors import EngineError
 from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import StepMetrics, cache_on_device, caches_split
+from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
 from runner.optim.paths import is_variable
 from runner.task.base import LOSS
+from runner.verify import padding, points
 from runner.verify.request import Request
 
 
-def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
-    """Trains on the mesh from the single device's weights.
+def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
+    """Trains on the mesh from the single device's weights, then takes gradients and a step at each generic point.
 
     Args:
       request: config and batches.
-      start: canonical path to initial value, for every variable.
+      reference: the single device's arrays: initial values of every variable, how many losses, and the points.
 
     Returns:
       The run's arrays, see `runner.verify.compare.compare`; `initial/` holds the engine's own initial weights.
@@ -29,23 +30,19 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
       ConfigError: the engine refuses the config.
       EngineError: its canary failed, or a variable has another shape than on the single device.
     """
-    name = request.config.engine.name
     engine = make_engine(request.config, request.data, request.total_steps)
     engine.build()
     own = engine.state()
     slots = {path: np.zeros_like(value) for path, value in own.items() if not is_variable(path)}
     initial = {path: value for path, value in own.items() if path not in slots}
-    for path in sorted(set(initial) & set(start)):
-        if initial[path].shape != start[path].shape:
-            shapes = list(start[path].shape), list(initial[path].shape)
-            raise EngineError(f"{path} has shape {shapes[0]} on one device, engine {name} gives it {shapes[1]}")
-    engine.load_state({path: start.get(path, value) for path, value in initial.items()} | slots)
+    start = _started(initial, reference, request.config.engine.name)
+    engine.load_state(start | slots)
     cache_on_device(engine, request.source())
-    if caches_split(engine):  # as in training
-        request = request.by_row()
-    gradients = engine.gradients(request.batches, 0)
+    request = request.of(len(reference["loss"]))
+    given = request.by_row() if caches_split(engine) else request  # as in training
+    gradients = engine.gradients(given.batches, 0)
     losses, done = [], 0
-    for stack in request.stacks():
+    for stack in given.stacks():
         losses.append(_mean_losses(engine.train_steps(engine.place(stack), done).read()))
         done += stack.steps
     final = engine.state()
@@ -55,7 +52,51 @@ def train(request: Request, start: Mapping[str, Array]) -> dict[str, Array]:
         **{f"gradient/{path}": value for path, value in gradients.items()},
         **{f"final/{path}": final[path] for path in initial},
         **{path: final[path] for path in slots},
+        **_at_points(engine, given, reference),
+        **_padded(engine, given, reference),
     }
+
+
+def _started(initial: Mapping[str, Array], reference: Mapping[str, Array], name: str) -> dict[str, Array]:
+    """Returns the single device's initial values, an engine's own where it has none."""
+    start = {key.removeprefix("initial/"): value for key, value in reference.items() if key.startswith("initial/")}
+    for path in sorted(set(initial) & set(start)):
+        if initial[path].shape != start[path].shape:
+            shapes = list(start[path].shape), list(initial[path].shape)
+            raise EngineError(f"{path} has shape {shapes[0]} on one device, engine {name} gives it {shapes[1]}")
+    return {path: start.get(path, value) for path, value in initial.items()}
+
+
+def _at_points(engine: Engine, request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns what each generic point gives, see `runner.verify.points`."""
+    found: dict[str, Array] = {}
+    for number in points.numbers(reference):
+        step = _load(engine, reference, number)
+        stack = request.stack_of(step)
+        found |= points.keyed(number, points.GRADIENT, engine.gradients(stack, step))
+        losses = _mean_losses(engine.train_steps(engine.place(stack), step).read())
+        found[f"point{number}/{points.LOSS}"] = losses
+        found |= points.keyed(number, points.END, engine.state())
+    return found
+
+
+def _padded(engine: Engine, request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the state after a step with padding, and after the same with other padding: `runner.verify.padding`."""
+    if request.config.dataset.remainder != "pad" or not points.numbers(reference):
+        return {}
+    found: dict[str, Array] = {}
+    for name, padded in padding.padded(request, int(reference[f"point0/{points.STEP}"])).items():
+        step = _load(engine, reference, 0)
+        engine.train_steps(engine.place(padded.stack_of(step)), step).read()
+        found |= {f"{name}/{path}": value for path, value in engine.state().items()}
+    return found
+
+
+def _load(engine: Engine, reference: Mapping[str, Array], number: int) -> int:
+    """Loads a generic point and returns the steps that were done before it."""
+    own = engine.state()
+    engine.load_state(own | points.part(reference, number, points.START))
+    return int(reference[f"point{number}/{points.STEP}"])
 
 
 def _mean_losses(metrics: StepMetrics) -> Array:

@@ -34,7 +34,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       worker: module that the processes run.
 
     Raises:
-      EngineError: the mesh differs from one device, or a process failed; the run is recorded as FAILED.
+      EngineError: the mesh differs from one device, is not proven and that is not allowed, or a process failed; the
+        run is recorded as FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
     console = plan_console()
@@ -73,7 +74,7 @@ def verify_recorded(
       worker: module that the processes run.
 
     Raises:
-      EngineError: the mesh differs from one device, or a process failed.
+      EngineError: the mesh differs from one device, is not proven and that is not allowed, or a process failed.
       ConfigError: a process refused the config.
     """
     engines = f" with {config.engine.name} and with {config.against.engine}" if config.against.engine else ""
@@ -81,10 +82,11 @@ def verify_recorded(
     report = verify(config, data, folder, worker)
     for path in report.write(folder, content):
         tracker.log_artifact(path)
-    tracker.set_tags({"runner.verified": str(report.passed).lower()})
+    proven = report.outcome == "proven"
+    tracker.set_tags({"runner.verified": str(proven).lower(), "runner.verdict": report.outcome})
     tracker.log_metrics(0, report.metrics())
     console.print(report.table())
     console.print(report.basis(), soft_wrap=True, markup=False)
-    if not report.passed:
+    if report.outcome == "differs" or not (proven or config.verify.allow_unproven):
         raise EngineError(report.verdict())
     console.print(report.verdict(), soft_wrap=True, markup=False)

@@ -5,18 +5,27 @@ What the frameworks share. Shapes: B examples a batch.
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import cached_property
 
 import numpy as np
 
 from runner.data.base import WEIGHT, Array
-from runner.optim.paths import ema_path, slot_path
+from runner.optim import rules
+from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
+from runner.optim.schedules import learning_rate
 from runner.task import namespace
+from runner.verify import points
 from runner.verify.compare import noise_of_sums
 from runner.verify.request import Request
-from runner.verify.rounding import off, off_weights, shaken
+from runner.verify.rounding import cancelling, off, off_weights, shaken
+
+logger = logging.getLogger(__name__)
 
 # Where the stock optimizers of tf_keras and Keras 3 keep what the engines' slots hold, with the same sign and scale.
 _SLOTS: Mapping[str, Mapping[str, str]] = {
@@ -25,6 +34,7 @@ _SLOTS: Mapping[str, Mapping[str, str]] = {
     "sgd": {"momentum": "momentums"},
     "rmsprop": {"velocity": "_velocities", "average": "_average_gradients", "momentum": "_momentums"},
 }
+_FEWEST = 3  # steps of a training, however long they take
 
 Inputs = Array | Mapping[str, Array]
 
@@ -42,8 +52,9 @@ class Reference(ABC):
         """Keeps the request; a subclass builds the model from the config's seed."""
         self._request = request
 
+    @cached_property
     def longest_sum(self) -> int:
-        """Returns how many terms the longest sum of a step has.
+        """How many terms the longest sum of a step has.
 
         A forward sum runs over all dims of a kernel but the last; a gradient's over the batch, and over the positions
         that a layer applies its kernel to where the layer's output tells them.
@@ -52,39 +63,139 @@ class Reference(ABC):
         forward = max((math.prod(shape[:-1]) for shape in shapes if shape), default=1)
         return max(forward, self._request.config.dataset.batch_size * self.positions())
 
-    def train(self, noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
+    def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float = math.inf) -> dict[str, Array]:
         """Trains from the initial weights.
 
         Args:
+          steps: of training, at most.
           noise: relative noise of every weight and of every example's share of the loss, drawn anew each step, at
             which a step's gradients are taken; the weights that it updates have none.
           seed: of the noise.
+          seconds: no step begins later than that, but for the first three.
 
         Returns:
           The run's arrays, see `runner.verify.compare.compare`.
         """
         self.reset()
-        losses = []
+        losses: list[float] = []
         first: dict[str, Array] = {}
         averages: dict[str, Array] = {}
-        for step in range(self._request.batches.steps):
+        begun = time.monotonic()
+        for step in range(steps):
             loss, gradients = self._step_gradients(step, noise, np.random.default_rng([seed, step]))
             self.apply(gradients)
             losses.append(loss)
             first = first or gradients
             averages = self._averaged(averages)
+            if step == 0:
+                begun = time.monotonic()  # the first step is mostly its compilation
+            elif len(losses) >= _FEWEST and time.monotonic() - begun > seconds:
+                break
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},
             "loss": np.asarray(losses, np.float32),
             **{f"gradient/{path}": value for path, value in first.items()},
             **{f"final/{path}": value for path, value in self.variables().items()},
-            **{
-                slot_path(slot, path): value
-                for slot, attribute in self._slot_attributes().items()
-                for path, value in self.slots(attribute).items()
-            },
-            **{ema_path(path): value for path, value in averages.items()},
+            **self._slots(),
+            **averages,
         }
+
+    def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the generic points of a training without noise, see `runner.verify.points`; not yet what they give.
+
+        A point at which the loss is not finite is taken nearer to the initial weights, and left out where that does
+        not help.
+
+        Args:
+          trained: the training's arrays.
+        """
+        found: dict[str, Array] = {}
+        for number, step in enumerate(points.steps(len(trained["loss"]))):
+            for share in points.SHARES:
+                state = self._point(trained, share, step, np.random.default_rng([number, step]))
+                if state is not None:
+                    found[f"point{number}/{points.STEP}"] = np.asarray(step)
+                    found |= points.keyed(number, points.START, state)
+                    break
+        return found
+
+    def _point(
+        self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
+    ) -> dict[str, Array] | None:
+        """Returns a whole state, None where its loss is not finite."""
+        self.reset()
+        self.assign(points.moved(self.weights(), share, rng))
+        self.constrain()
+        weights = self.weights()
+        held = {path: trained[f"final/{path}"] for path in self.initial} | weights
+        self.load(held, {}, step)
+        loss, gradients = self._step_gradients(step, 0.0, rng)
+        if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
+            return None
+        config = self._request.config.optimizer
+        rate = float(learning_rate(config, float(step), self._request.total_steps))
+        slots = points.slots(self._slot_attributes(), gradients, rate or config.learning_rate, rng)
+        return held | slots | (points.averages(weights, rng) if config.ema.decay is not None else {})
+
+    def at_points(self, given: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
+        """Takes gradients at the generic points, and a step from each.
+
+        Args:
+          given: what `points` returned.
+          noise: as in `train`.
+          seed: of the noise.
+
+        Returns:
+          What the points give, see `runner.verify.points`.
+        """
+        found: dict[str, Array] = {}
+        for number in points.numbers(given):
+            step, start = int(given[f"point{number}/{points.STEP}"]), points.part(given, number, points.START)
+            slots = {path: value for path, value in start.items() if is_slot(path)}
+            self.load({path: start[path] for path in self.initial}, slots, step)
+            loss, gradients = self._step_gradients(step, noise, np.random.default_rng([seed, number, step]))
+            self.apply(gradients)
+            before = {path: value for path, value in start.items() if is_ema(path)}
+            end = {**self.variables(), **self._slots(), **self._averaged(before if step else {})}
+            found[f"point{number}/{points.LOSS}"] = np.asarray([loss], np.float32)
+            found |= points.keyed(number, points.GRADIENT, gradients) | points.keyed(number, points.END, end)
+        return found
+
+    def exact(self, given: Mapping[str, Array], found: Mapping[str, Array], noise: float) -> dict[str, Array]:
+        """Takes gradients in float64 at the points where they may be nothing but rounding; empty where none may.
+
+        Args:
+          given: what `points` returned.
+          found: what `at_points` returned.
+          noise: relative, of the perturbed runs.
+        """
+        suspects: dict[int, list[str]] = {}
+        for number in points.numbers(given):
+            gradients = points.part(found, number, points.GRADIENT)
+            left = cancelling(gradients, noise, self._sums)
+            suspects[number] = [path for path, value in gradients.items() if np.max(np.abs(value)) < left[path]]
+        if not any(suspects.values()):
+            return {}
+        exact: dict[str, Array] = {}
+        try:
+            with self.in_float64() as twin:
+                for number, paths in suspects.items():
+                    step, start = int(given[f"point{number}/{points.STEP}"]), points.part(given, number, points.START)
+                    twin.load({path: start[path] for path in twin.initial}, {}, step)
+                    _, gradients = twin._step_gradients(step, 0.0, np.random.default_rng(0))
+                    exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})
+        except Exception:  # a user's own layers may know float32 alone: then no gradient is shown to be zero
+            logger.exception("the model has no float64 form")
+            return {}
+        return exact
+
+    @cached_property
+    def _sums(self) -> float:
+        return noise_of_sums(self.longest_sum, self._request.config.engine.precision)
+
+    @abstractmethod
+    def in_float64(self) -> AbstractContextManager[Reference]:
+        """Returns a context that gives the same model computing in float64."""
 
     def _averaged(self, averages: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the new moving averages of the weights, from nothing those of the first update."""
@@ -92,12 +203,23 @@ class Reference(ABC):
         if decay is None:
             return {}
         kept = np.float32(decay)
-        return {path: averages.get(path, now) * kept + now * (1 - kept) for path, now in self.weights().items()}
+        found = {}
+        for path, now in self.weights().items():
+            found[ema_path(path)] = averages.get(ema_path(path), now) * kept + now * (1 - kept)
+        return found
+
+    def _slots(self) -> dict[str, Array]:
+        return {
+            slot_path(slot, path): value
+            for slot, attribute in self._slot_attributes().items()
+            for path, value in self.slots(attribute).items()
+        }
 
     def _slot_attributes(self) -> Mapping[str, str]:
         config = self._request.config.optimizer
-        # tf_keras's SGD keeps a "momentum" without momentum, and there holds nothing but the last step.
-        return {} if config.name == "sgd" and not config.momentum else _SLOTS[config.name]
+        # What the stock optimizers keep and the rules don't, as SGD's "momentum" without momentum, is not compared.
+        kept = rules.make_rule(config, math).slots
+        return {slot: attribute for slot, attribute in _SLOTS[config.name].items() if slot in kept}
 
     def _step_gradients(self, step: int, noise: float, rng: np.random.Generator) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, at weights that are off by the noise; restores the weights."""
@@ -111,8 +233,7 @@ class Reference(ABC):
         loss, found = self._summed_gradients(step, share_b.astype(np.float32))
         if noise:
             self.assign(kept)
-            sums = noise_of_sums(self.longest_sum(), self._request.config.engine.precision)
-            found = shaken(found, noise, rng, sums)
+            found = shaken(found, noise, rng, self._sums)
         return loss, found
 
     def _summed_gradients(self, step: int, share_b: Array) -> tuple[float, dict[str, Array]]:
@@ -138,7 +259,21 @@ class Reference(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Takes the initial weights and a new stock optimizer."""
+        """Takes the initial weights, and the stock optimizer as it begins."""
+
+    @abstractmethod
+    def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
+        """Takes a state.
+
+        Args:
+          values: of every variable, by canonical path.
+          slots: by `runner.optim.paths.slot_path`; what is missing begins anew.
+          step: steps done before, of those that the first training has done.
+        """
+
+    @abstractmethod
+    def constrain(self) -> None:
+        """Applies the trainable variables' own constraints to them."""
 
     @abstractmethod
     def weights(self) -> dict[str, Array]:

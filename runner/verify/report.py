@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,13 +15,22 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from runner.plan.table import break_path
+from runner.verify import points
 from runner.verify.compare import FACTOR, PERTURBED_RUNS, ULPS, Check, noise_of_sums
 from runner.verify.parity import Parity
+from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
-_KINDS = ("initial", "loss", "gradient", "parameter", "average", "statistic", "slot")
-_BLUNT_NAMED = 3
+_KINDS = (*("initial", "loss", "gradient", "point", "update", "parameter", "average", "statistic", "slot", "padding"),)
+_NAMED = 3  # variables that a line names
 _LONGEST = 34  # columns of a path on the terminal
+_WHEN = {
+    "initial": "",
+    "gradient": ", step 1",
+    "point": ", at a generic point",
+    "update": ", after one step from a generic point",
+    "padding": ", with other padding",
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Verification:
       noise: relative, of the perturbed runs.
       parity: the two engines that are compared; null: the mesh and one device.
       precision: `engine.precision`.
+      asked: `verify.steps`, where `verify.seconds` left some of them out.
     """
 
     checks: tuple[Check, ...]
@@ -44,11 +55,26 @@ class Verification:
     noise: float
     parity: Parity | None = None
     precision: str = "float32"
+    asked: int | None = None
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """The verdict in a word."""
+        return outcome_of(self.checks)
+
+    @cached_property
+    def variables(self) -> list[Sharpness]:
+        """What is proven of each trained variable."""
+        return sharpness(self.checks)
 
     @property
-    def passed(self) -> bool:
-        """Whether every check passed."""
-        return all(check.passed for check in self.checks)
+    def named(self) -> tuple[str, ...]:
+        """The variables that differ, the worst first; where none does, those that are neither sharp nor zero."""
+        failed = sorted((check for check in self.checks if not check.passed), key=_severity, reverse=True)
+        blunt = sorted((each for each in self.variables if not each.proven), key=lambda each: -each.resolution)
+        return tuple(dict.fromkeys(check.variable or check.name for check in failed)) or tuple(
+            each.variable for each in blunt
+        )
 
     @property
     def worst(self) -> Check:
@@ -63,23 +89,29 @@ class Verification:
 
     def verdict(self) -> str:
         """Says in one line what came out."""
-        if self.passed:
-            line = (
-                f"verified: {self.steps} steps {self._equal()}; {self.worst.name} comes nearest, at "
-                f"{self.worst.ratio:.0%} of its tolerance"
-            )
-            blunt = [check.name for check in self.checks if check.blunt]
-            more = f" and {len(blunt) - _BLUNT_NAMED} more" if len(blunt) > _BLUNT_NAMED else ""
-            few = ", ".join(blunt[:_BLUNT_NAMED]) + more
-            return line + (f"; rounding alone moves {few} too much for a sharp comparison" if blunt else "")
+        if self.outcome != "differs":
+            known = self.variables
+            sharp, zero = [each for each in known if each.sharp], [each for each in known if each.zero]
+            parts = [
+                f"{self.outcome}: {self._steps()} steps {self._equal()}",
+                f"{len(sharp)} of {len(known)} variables are sharp{_bluntest(sharp)}",
+                f"the gradients of {_few([each.variable for each in zero])} are nothing but rounding" if zero else "",
+                _unproven(known),
+                f"{self.worst.name} comes nearest, at {self.worst.ratio:.0%} of its tolerance",
+                "verify.allow_unproven=true accepts that" if self.outcome == "not proven" else "",
+            ]
+            return "; ".join(part for part in parts if part)
         failed = [check for check in self.checks if not check.passed]
         kinds = {kind: [check for check in failed if check.kind == kind] for kind in _KINDS}
         worst = [max(checks, key=_severity) for checks in kinds.values() if checks]
         return (
-            f"FAILED: {self._differs()}, first in {_where(self.first)}; worst of a kind "
+            f"differs: {self._differs()}, first in {_where(self.first)}; worst of a kind "
             f"{', '.join(f'{check.name} ({_times(check.ratio)} its tolerance)' for check in worst)}; "
             f"{len(failed)} of {len(self.checks)} comparisons failed"
         )
+
+    def _steps(self) -> str:
+        return f"{self.steps}" if self.asked in (None, self.steps) else f"{self.steps} of {self.asked}"
 
     def _equal(self) -> str:
         if self.parity is None:
@@ -102,15 +134,20 @@ class Verification:
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
             f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 "
             f"float32 ulps times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic "
-            f"has that noise besides; initial weights are {initial}"
+            f"has that noise besides; initial weights are {initial}; point: gradients at {points.COUNT} states with "
+            "every parameter moved at random; update: one step from there"
         )
 
     def metrics(self) -> dict[str, float]:
         """Returns figures for the tracker."""
         kinds = {kind: [check.ratio for check in self.checks if check.kind == kind] for kind in _KINDS}
-        return {"verify/worst_ratio": self.worst.ratio} | {
-            f"verify/{kind}_ratio": max(ratios) for kind, ratios in kinds.items() if ratios
-        }
+        known = self.variables
+        proven = {"verify/proven_share": sum(each.proven for each in known) / len(known)} if known else {}
+        return (
+            {"verify/worst_ratio": self.worst.ratio}
+            | proven
+            | {f"verify/{kind}_ratio": max(ratios) for kind, ratios in kinds.items() if ratios}
+        )
 
     def content(self, config: Mapping[str, object]) -> dict[str, object]:
         """Returns everything as plain values for JSON.
@@ -119,9 +156,10 @@ class Verification:
           config: the resolved config, whose hash is kept.
         """
         return {
-            "verified": self.passed,
-            "verdict": self.verdict(),
-            "first": None if self.passed else self.first.name,
+            "verdict": self.outcome,
+            "verified": self.outcome == "proven",
+            "line": self.verdict(),
+            "first": self.first.name if self.outcome == "differs" else None,
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
@@ -131,6 +169,7 @@ class Verification:
             "tolerance": self.basis(),
             "config_sha256": config_hash(config),
             "versions": _versions(),
+            "variables": [_plain(each) | {"sharp": each.sharp} for each in self.variables],
             "checks": [
                 _plain(check) | {"passed": check.passed, "origin": self.origin(check)} for check in self.checks
             ],
@@ -140,6 +179,8 @@ class Verification:
         """Says where one check's tolerance comes from."""
         if check.kind == "initial":
             return "drawn from the seed, whole: equal"
+        if check.kind == "padding":
+            return "the same program, with other padding: equal"
         return (
             f"float32, sums of up to {self.terms:,} terms, {_span(check)}; one device differs from itself by "
             f"{check.spread:.1e}"
@@ -148,18 +189,20 @@ class Verification:
     def table(self) -> Table:
         """Returns the terminal's table: the losses, and of each variable the check nearest to its tolerance."""
         table = Table(
-            title=f"{self._title()}, {self.steps} steps",
+            title=f"{self._title()}, {self._steps()} steps",
             title_justify="left",
             box=SIMPLE,
             padding=(0, 1, 0, 0),
             pad_edge=False,
         )
         table.add_column("variable", no_wrap=True)
-        for column in ("worst in", "abs", "rel", "entries", "differ by", "allowed", "ratio"):
+        known = {each.variable: each for each in self.variables}
+        for column in ("worst in", "abs", "rel", "entries", "differ by", "allowed", "ratio", "sharp to"):
             table.add_column(column, justify="left" if column in ("worst in", "entries") else "right", no_wrap=True)
         for check in self._worst_by_variable():
             style = "" if check.passed else "bold red"
-            table.add_row(break_path(check.variable or "(loss)", _LONGEST), *_cells(check), style=style)
+            sharp = _sharp_to(known.get(check.variable))
+            table.add_row(break_path(check.variable or "(loss)", _LONGEST), *_cells(check), sharp, style=style)
         return table
 
     def _title(self) -> str:
@@ -200,14 +243,14 @@ def _severity(check: Check) -> tuple[float, float]:
 def _where(check: Check) -> str:
     if check.kind == "loss":
         return f"the loss of step {int(check.step)}"
-    when = {"initial": "", "gradient": ", step 1"}.get(check.kind, ", after the last step")
+    when = _WHEN.get(check.kind, ", after the last step")
     return f"{check.name}{when} (worst {check.absolute:.1e}, {_times(check.ratio)} its tolerance)"
 
 
 def _span(check: Check) -> str:
     if check.kind == "loss":
         return "steps up to then"
-    return "one step" if check.kind == "gradient" else "all steps"
+    return "one step" if check.kind in ("gradient", "point", "update") else "all steps"
 
 
 def _times(ratio: float) -> str:
@@ -215,8 +258,10 @@ def _times(ratio: float) -> str:
 
 
 def _cells(check: Check) -> list[str]:
-    kind = check.name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
-    kind = check.kind if kind in ("", "ema") else kind
+    name = points.parsed(check.name)[2] if check.kind == "update" else check.name
+    kind = name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
+    kind = f"update {kind}".strip() if check.kind == "update" else kind
+    kind = check.kind if kind in ("", "ema") or check.kind in ("point", "padding") else kind
     figures = [f"{value:.1e}" for value in (check.absolute, check.relative, check.difference, check.tolerance)]
     return [kind, *figures[:2], check.rank, *figures[2:], _ratio(check.ratio)]
 
@@ -229,9 +274,36 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _plain(check: Check) -> dict[str, object]:
+def _bluntest(sharp: Sequence[Sharpness]) -> str:
+    """Says which error of each would have been seen."""
+    if not sharp:
+        return ""
+    bluntest = max(sharp, key=lambda each: each.resolution)
+    return f" (an error of {percent(bluntest.resolution)} would be seen in each)"
+
+
+def _unproven(known: Sequence[Sharpness]) -> str:
+    """Says which variables are neither sharp nor zero, and why."""
+    blunt = [each for each in known if not each.proven]
+    told = ", ".join(f"{each.variable} ({each.why})" for each in blunt[:_NAMED])
+    more = f" and {len(blunt) - _NAMED} more" if len(blunt) > _NAMED else ""
+    return f"not sharp: {told}{more}" if blunt else ""
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _sharp_to(known: Sharpness | None) -> str:
+    if known is None:
+        return ""
+    return "zero" if known.zero else percent(known.resolution) if known.sharp else "not sharp"
+
+
+def _plain(fact: Check | Sharpness) -> dict[str, object]:
     """Returns the fields; JSON has no infinity, so that becomes a word."""
-    fields = asdict(check)
+    fields = asdict(fact)
     return {key: str(v) if isinstance(v, float) and not math.isfinite(v) else v for key, v in fields.items()}
 
 

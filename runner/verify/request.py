@@ -41,10 +41,18 @@ class Request:
 
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
+        length = self._length()
+        return [self._stack(start, length) for start in range(0, self.batches.steps, length)]
+
+    def stack_of(self, step: int) -> HostBatches:
+        """Returns a device call of one step, of the shape of all others."""
+        return replace(self._stack(step, self._length()), steps=1)
+
+    def of(self, steps: int) -> Request:
+        """Returns the same with the first steps alone."""
         whole = self.batches
-        bytes_a_step = whole.weights.shape[1] * sum(spec.bytes for spec in self.data.arrays.values())
-        length = min(StepsPerCall(self.config.trainer.steps_per_call, bytes_a_step).capacity, whole.steps)
-        return [self._stack(start, length) for start in range(0, whole.steps, length)]
+        arrays = {name: array[:steps] for name, array in whole.arrays.items()}
+        return replace(self, batches=HostBatches(arrays, whole.weights[:steps], steps))
 
     def source(self) -> ArraySource:
         """Returns the examples of all batches one after the other, as a split that an engine may keep."""
@@ -57,6 +65,10 @@ class Request:
         shape = self.batches.weights.shape
         rows = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         return replace(self, batches=replace(self.batches, arrays={ROW: rows, WEIGHT: self.batches.arrays[WEIGHT]}))
+
+    def _length(self) -> int:
+        bytes_a_step = self.batches.weights.shape[1] * sum(spec.bytes for spec in self.data.arrays.values())
+        return min(StepsPerCall(self.config.trainer.steps_per_call, bytes_a_step).capacity, self.batches.steps)
 
     def _stack(self, start: int, length: int) -> HostBatches:
         rows = np.arange(start, start + length)
@@ -125,8 +137,9 @@ def _spec(fields: Mapping[str, object]) -> ArraySpec:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes arrays of any names for `read_arrays`."""
-    np.savez(path, **{f"{_PREFIX}{name}": array for name, array in arrays.items()})  # type: ignore[arg-type]
+    """Writes arrays of any names for `read_arrays`; NumPy's files know no bfloat16, which float32 holds exactly."""
+    plain = {k: array.astype(np.float32) if array.dtype.kind == "V" else array for k, array in arrays.items()}
+    np.savez(path, **{f"{_PREFIX}{name}": array for name, array in plain.items()})  # type: ignore[arg-type]
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

@@ -24,11 +24,17 @@ def off_weights(weights: Mapping[str, Array], noise: float, rng: np.random.Gener
       noise: relative.
       rng: source of the noise.
     """
-    squares: dict[str, list[Array]] = {}
-    for path, value in weights.items():
-        squares.setdefault(_layer(path), []).append(np.square(value, dtype=np.float64).ravel())
-    sizes = {layer: math.sqrt(float(np.concatenate(parts).mean())) for layer, parts in squares.items()}
-    return {path: off(value, noise, rng, sizes[_layer(path)]) for path, value in weights.items()}
+    sizes = layer_sizes(weights)
+    return {path: off(value, noise, rng, sizes[path]) for path, value in weights.items()}
+
+
+def layer_sizes(arrays: Mapping[str, Array]) -> dict[str, float]:
+    """Returns, by path, the root mean square of all arrays of a path's layer."""
+    squares: dict[str, tuple[float, int]] = {}
+    for path, value in arrays.items():
+        total, count = squares.get(_layer(path), (0.0, 0))
+        squares[_layer(path)] = total + float(np.sum(np.square(value, dtype=np.float64))), count + value.size
+    return {path: math.sqrt(squares[_layer(path)][0] / max(squares[_layer(path)][1], 1)) for path in arrays}
 
 
 def shaken(
@@ -46,15 +52,34 @@ def shaken(
       rng: source of the noise.
       sums: relative noise of what is no kernel's, where that is larger: no matrix product adds it up.
     """
-    sizes = {path: float(np.max(np.abs(gradient), initial=0.0)) for path, gradient in gradients.items()}
+    left = cancelling(gradients, noise, sums)
     found = {}
     for path, gradient in gradients.items():
-        own = noise if path.endswith("kernel") else max(noise, sums)
-        least = own * max(size for other, size in sizes.items() if _layer(other) == _layer(path))
-        cancels = 0 < sizes[path] < least
-        drawn = least * rng.uniform(-1.0, 1.0, gradient.shape) if cancels else off(gradient, own, rng)
-        found[path] = drawn.astype(gradient.dtype)
+        cancels = 0 < float(np.max(np.abs(gradient), initial=0.0)) < left[path]
+        drawn = left[path] * rng.uniform(-1.0, 1.0, gradient.shape)
+        found[path] = drawn.astype(gradient.dtype) if cancels else off(gradient, _own(path, noise, sums), rng)
     return found
+
+
+def cancelling(gradients: Mapping[str, Array], noise: float, sums: float = 0.0) -> dict[str, float]:
+    """Returns, by path, how large a gradient may be that is nothing but what rounding leaves of terms that cancel.
+
+    That is the noise of the largest entry of its layer's gradients: they add up terms of the same size.
+
+    Args:
+      gradients: by canonical path.
+      noise: relative.
+      sums: relative noise of what is no kernel's, where that is larger.
+    """
+    layers: dict[str, float] = {}
+    for path, gradient in gradients.items():
+        size = float(np.max(np.abs(gradient), initial=0.0))
+        layers[_layer(path)] = max(size, layers.get(_layer(path), 0.0))
+    return {path: _own(path, noise, sums) * layers[_layer(path)] for path in gradients}
+
+
+def _own(path: str, noise: float, sums: float) -> float:
+    return noise if path.endswith("kernel") else max(noise, sums)
 
 
 def _layer(path: str) -> str:

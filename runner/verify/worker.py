@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 else:  # each imports its engine's library, for which the environment must be set
     jax_reference, keras_reference = late("runner.verify.jax_reference"), late("runner.verify.keras_reference")
 
+_LONGEST = 600  # characters of a library's error that are told
+
 
 def main() -> None:
     """Runs the side that the command line names; says in `<side>.json` how it ended."""
@@ -36,6 +40,10 @@ def main() -> None:
         outcome = {"kind": "refused", "text": str(error)}
     except (DataError, EngineError) as error:
         outcome = {"kind": "failed", "text": str(error)}
+    except Exception as error:  # whatever a library raises: in one line, as a run says it
+        traceback.print_exc()
+        text = " ".join(str(error).split())[:_LONGEST]
+        outcome = {"kind": "failed", "text": f"{type(error).__name__}: {text}"}
     (folder / f"{side}.json").write_text(json.dumps(outcome))
 
 
@@ -77,18 +85,21 @@ def make_reference(request: Request) -> Reference:
 
 def _reference(request: Request, folder: Path) -> dict[str, float]:
     reference = make_reference(request)
-    terms = reference.longest_sum()
-    size = noise(terms, request.config.engine.precision)
-    write_arrays(folder / "reference.npz", reference.train())
+    size = noise(reference.longest_sum, request.config.engine.precision)
+    most = request.config.verify.seconds
+    trained = reference.train(request.batches.steps, seconds=math.inf if most is None else most)
+    steps, given = len(trained["loss"]), reference.points(trained)
+    found = reference.at_points(given)
+    write_arrays(folder / "reference.npz", {**trained, **given, **found, **reference.exact(given, found, size)})
     for number in range(PERTURBED_RUNS):
-        write_arrays(folder / f"perturbed_{number}.npz", reference.train(size, seed=number + 1))
-    return {"terms": terms, "noise": size}
+        seed = number + 1
+        perturbed = {**reference.train(steps, size, seed), **reference.at_points(given, size, seed)}
+        write_arrays(folder / f"perturbed_{number}.npz", perturbed)
+    return {"terms": reference.longest_sum, "noise": size}
 
 
 def _mesh(request: Request, folder: Path, side: str) -> dict[str, float]:
-    held = read_arrays(folder / "reference.npz")
-    start = {key.removeprefix("initial/"): value for key, value in held.items() if key.startswith("initial/")}
-    write_arrays(folder / f"{side}.npz", train(request, start))
+    write_arrays(folder / f"{side}.npz", train(request, read_arrays(folder / "reference.npz")))
     return {}
 
 

@@ -58,6 +58,31 @@ def larger_gradient() -> None:
     Step.gradients = gradients  # type: ignore[method-assign]
 
 
+def scaled_bias() -> None:
+    """Takes the gradient of conv/bias times $FACTOR, in either framework."""
+    factor = float(os.environ["FACTOR"])
+    if os.environ.get("ENGINE") == "jax":
+        from runner.engine.jax.step import Step
+
+        sound = Step.gradients
+
+        def gradients(self: Any, *given: Any) -> Any:
+            found, beside = sound(self, *given)
+            return [g * factor if g.shape == (6,) else g for g in found], beside
+
+        Step.gradients = gradients  # type: ignore[method-assign]
+        return
+    import tensorflow as tf
+
+    sound_gradient = tf.GradientTape.gradient
+
+    def gradient(self: Any, target: Any, sources: Any, **options: Any) -> Any:
+        found = sound_gradient(self, target, sources, **options)
+        return [factor * g if tuple(g.shape) == (6,) else g for g in found]
+
+    tf.GradientTape.gradient = gradient
+
+
 def local_statistics() -> None:
     """Takes batch normalization's moments from the first device's part of the batch."""
     import tensorflow as tf
@@ -112,6 +137,7 @@ BREAKS: dict[str, Callable[[], None]] = {
         stale_moments,
         scaled_gradient,
         larger_gradient,
+        scaled_bias,
         local_statistics,
         scaled_loss,
         swapped_inputs,

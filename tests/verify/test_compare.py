@@ -138,9 +138,21 @@ def test_movement_is_the_scale_of_a_parameter() -> None:
     assert check.relative == pytest.approx(0.01 / moved, rel=1e-3)
 
 
-def test_a_variable_that_rounding_alone_moves_is_said_to_be_blunt() -> None:
-    assert not checks(run())["d1/kernel"].blunt
-    assert checks(run(), noise_shift=0.1)["d1/kernel"].blunt
+def test_a_check_says_which_relative_error_it_would_have_seen() -> None:
+    sharp, blunt = checks(run())["d1/kernel"].resolution, checks(run(), noise_shift=0.1)["d1/kernel"].resolution
+    assert sharp < 1e-3
+    assert blunt > 1
+
+
+def test_whole_numbers_are_compared_exactly() -> None:
+    held, moved = run(), run()
+    for key in ("initial/bn/mean", "final/bn/mean"):
+        held[key] = np.arange(10, dtype=np.int32)
+        moved[key] = np.arange(10, dtype=np.int32)
+    found = compare(held, [held], moved, 1e-3)
+    assert all(check.passed for check in found)
+    moved["final/bn/mean"][3] += 1
+    assert [check.name for check in compare(held, [held], moved, 1e-3) if not check.passed] == ["bn/mean"]
 
 
 def test_arrays_that_one_side_lacks_or_has_in_another_shape_are_named() -> None:
@@ -184,8 +196,9 @@ def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> Non
     mesh["optimizer/m/d1/kernel"] *= 3
     mesh["loss"][1] += 0.1
     found = report(mesh)
-    assert not found.passed
-    assert "FAILED: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.verdict()
+    assert found.outcome == "differs"
+    assert found.named[0] == "d1/kernel"
+    assert "differs: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.verdict()
     assert "optimizer/m/d1/kernel (" in found.verdict()
     assert "loss (" in found.verdict()
     assert found.verdict().endswith("3 of 7 comparisons failed")
@@ -195,7 +208,8 @@ def test_the_json_is_plain_and_holds_every_figure() -> None:
     mesh = run()
     mesh["initial/bn/mean"][0] = 1
     content = json.loads(json.dumps(report(mesh).content({"a": 1}), allow_nan=False))
-    assert content["verified"] is False
+    assert (content["verdict"], content["verified"]) == ("differs", False)
+    assert content["line"].startswith("differs: ")
     assert content["first"] == "initial/bn/mean"
     assert content["config_sha256"] == config_hash({"a": 1})
     assert [check["passed"] for check in content["checks"]].count(False) == 1

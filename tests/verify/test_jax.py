@@ -25,7 +25,7 @@ VIT = ["model=vit", "model.patch=4", "model.depth=1", "model.dim=32", "model.mlp
 def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: list[str]) -> None:
     done = command(tmp_path, "engine=jax", "verify.steps=3", "tracking=none", *overrides)
     content = result(tmp_path)
-    assert f"verified: 3 steps on {content['mesh']} equal one device" in done.stdout
+    assert f"proven: 3 steps on {content['mesh']} equal one device" in done.stdout
     assert {check["kind"] for check in content["checks"]} >= {"initial", "loss", "gradient", "parameter", "slot"}
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
 
@@ -35,7 +35,7 @@ BFLOAT16 = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "verify.st
 
 def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path) -> None:
     done = command(tmp_path, *BFLOAT16)
-    assert "verified: 3 steps" in done.stdout
+    assert "proven: 3 steps" in done.stdout
     assert "and half a bfloat16 ulp" in " ".join(done.stdout.split())
     command(tmp_path, *BFLOAT16, module="tests.verify.broken", code=1, BREAK="larger_gradient")
     assert {"gradient/d2/kernel", "optimizer/v/d2/kernel"} <= set(failures(tmp_path)) <= WITH_D2_KERNEL

@@ -71,7 +71,7 @@ def test_the_two_are_compared_with_each_other_by_the_single_devices_tolerance() 
     found = compare(run(), perturbed_runs, other, 0.0, first, SIDES)
     assert [check.name for check in found if not check.passed] == ["gradient/d1/kernel"]
     report = Verification(tuple(found), 3, "batch=8", 128, noise(128), Parity("a", "b"))
-    assert "FAILED: b differs from a on batch=8, first in gradient/d1/kernel, step 1" in report.verdict()
+    assert "differs: b differs from a on batch=8, first in gradient/d1/kernel, step 1" in report.verdict()
     assert report.content({})["engines"] == ["a", "b"]
 
 
@@ -96,7 +96,7 @@ def test_two_sound_engines_agree(tmp_path: Path, overrides: list[str]) -> None:
     done = command(tmp_path, *SMALL, *overrides)
     content = result(tmp_path)
     first, other = content["engines"]
-    assert f"verified: 3 steps of {other} on {content['mesh']} equal those of {first}" in done.stdout
+    assert f"proven: 3 steps of {other} on {content['mesh']} equal those of {first}" in done.stdout
     assert "initial" not in {check["kind"] for check in content["checks"]}
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.5, "far from the tolerances"
 
@@ -105,6 +105,6 @@ def test_two_sound_engines_agree(tmp_path: Path, overrides: list[str]) -> None:
 def test_an_engine_that_scales_a_gradient_is_seen_by_the_other(tmp_path: Path) -> None:
     done = broken(tmp_path, "scaled_gradient", "against.engine=jax", "tracking=none", "verify.steps=3")
     found = failures(tmp_path)
-    assert "FAILED: jax differs from keras_dtensor on batch=8, first in gradient/d2/kernel" in done.stderr
+    assert "differs: jax differs from keras_dtensor on batch=8, first in gradient/d2/kernel" in done.stderr
     assert [name for name in found if name.startswith("gradient/")] == ["gradient/d2/kernel"]
     assert found["gradient/d2/kernel"] > WIDE

@@ -44,7 +44,7 @@ def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str
     table = ["dataset=arrays", "dataset.path=houses.csv", "task=regression", "task.target=price"]
     layout = ["layout=megatron"] if "model" in mesh else []
     done = command(tmp_path, *table, f"engine={engine}", f"mesh={mesh}", *layout, *SHORT)
-    assert "verified: 4 steps" in done.stdout
+    assert "proven: 4 steps" in done.stdout
     assert max(float(check["ratio"]) for check in result(tmp_path)["checks"]) < 0.5, "far from the tolerances"
 
 
@@ -53,7 +53,7 @@ def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str
 def test_a_model_of_two_inputs_equals_one_device(tmp_path: Path, engine: str, mesh: list[str]) -> None:
     written(tmp_path)
     done = command(tmp_path, *TWO, "task=regression", "task.loss=huber", f"engine={engine}", *mesh, *SHORT)
-    assert "verified: 4 steps" in done.stdout
+    assert "proven: 4 steps" in done.stdout
     assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"first/kernel", "second/kernel"}
 
 

@@ -1,0 +1,157 @@
+"""Generic points are off every kink, valid, and made by their seed; what they prove is told by variable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.verify import points
+from runner.verify.compare import Check, compare
+from runner.verify.report import Verification
+from runner.verify.rounding import shaken
+from runner.verify.verdict import SHARP, outcome_of, sharpness
+
+NOISE = 1e-5
+Arrays = dict[str, np.ndarray]
+
+
+def weights() -> Arrays:
+    rng = np.random.default_rng(3)
+    return {
+        "conv/kernel": (0.1 * rng.normal(size=(3, 3, 4, 8))).astype(np.float32),
+        "conv/bias": np.zeros(8, np.float32),
+        "token/table": np.zeros((1, 6), np.float32),
+    }
+
+
+def test_every_parameter_moves_and_a_bias_by_its_kernels_size() -> None:
+    before = weights()
+    after = points.moved(before, 0.3, np.random.default_rng(0))
+    assert np.std(after["conv/bias"]) == pytest.approx(0.03, rel=0.6)
+    assert (after["conv/bias"] != 0).all()
+    assert (after["token/table"] != 0).all(), "of a layer that begins at zero too"
+    assert {path: value.dtype for path, value in after.items()} == dict.fromkeys(before, np.float32)
+    again = points.moved(before, 0.3, np.random.default_rng(0))
+    assert all((after[path] == again[path]).all() for path in before)
+
+
+@pytest.mark.parametrize("kept", [("m", "v"), ("momentum",), ("velocity", "average", "momentum"), ()])
+def test_slots_are_as_after_many_steps(kept: tuple[str, ...]) -> None:
+    made = points.slots(kept, weights(), 0.01, np.random.default_rng(0))
+    assert set(made) == {f"optimizer/{slot}/{path}" for slot in kept for path in weights()}
+    assert all(value.any() for value in made.values())
+    for path in weights():
+        if "v" in kept:
+            assert (made[f"optimizer/v/{path}"] > 0).all()
+        if "average" in kept:  # what centered RMSprop takes the root of
+            square = np.square(made[f"optimizer/average/{path}"])
+            assert (made[f"optimizer/velocity/{path}"] > square).all()
+
+
+def test_keys_of_points_are_told_from_paths() -> None:
+    assert points.parsed("point1/end/optimizer/m/d1/kernel") == (1, "end", "optimizer/m/d1/kernel")
+    assert points.parsed("point0/loss") == (0, "loss", "")
+    assert points.is_given("point0/start/d1/kernel")
+    assert not points.is_given("point0/gradient/d1/kernel")
+    assert not points.is_of_point("final/point0/gradient/d1/kernel")
+
+
+def test_points_stand_late_and_not_first() -> None:
+    assert points.steps(20) == [19, 9]
+    assert points.steps(1) == [0, 0]
+
+
+def a_run(gradients: Arrays, factor: dict[str, float] | None = None, noise: float = 0.0, seed: int = 0) -> Arrays:
+    """Returns arrays of a run whose gradients at its only point are scaled, and shaken as a perturbed run's are."""
+    found = {path: (gradient * (factor or {}).get(path, 1.0)) for path, gradient in gradients.items()}
+    if noise:
+        found = shaken(found, noise, np.random.default_rng(seed))
+    start = weights()
+    made = {"loss": np.ones(1, np.float32), "point0/loss": np.ones(1, np.float32), "point0/step": np.asarray(0)}
+    for path, value in start.items():
+        made |= {f"initial/{path}": value, f"gradient/{path}": gradients[path], f"final/{path}": value}
+        made |= {f"point0/start/{path}": value, f"point0/gradient/{path}": found[path].astype(np.float32)}
+        made[f"point0/end/{path}"] = (value - 0.1 * found[path]).astype(np.float32)
+    return made
+
+
+def gradients() -> Arrays:
+    rng = np.random.default_rng(1)
+    return {path: rng.normal(size=value.shape).astype(np.float32) for path, value in weights().items()}
+
+
+def judged(given: Arrays, factor: dict[str, float] | None = None, exact: float | None = None) -> list[Check]:
+    twins = [a_run(given, noise=NOISE, seed=seed) for seed in (1, 2, 3)]
+    reference = a_run(given)
+    if exact is not None:
+        reference["point0/exact/conv/bias"] = np.full(8, exact)
+    return compare(reference, twins, a_run(given, factor), NOISE)
+
+
+def test_gradients_that_agree_are_proven_and_each_variable_says_what_would_be_seen() -> None:
+    found = judged(gradients())
+    assert outcome_of(found) == "proven"
+    assert all(each.sharp and each.resolution < 1e-3 for each in sharpness(found))
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.9, 0.999, 1.1, 2.0])
+@pytest.mark.parametrize("path", ["conv/kernel", "conv/bias", "token/table"])
+def test_a_scaled_gradient_differs_by_name(path: str, factor: float) -> None:
+    found = judged(gradients(), {path: factor})
+    assert outcome_of(found) == "differs"
+    failed = [check for check in found if not check.passed]
+    assert {check.variable for check in failed} == {path}
+    assert min(failed, key=lambda check: check.step).kind == "point"
+
+
+def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
+    given, noise = gradients(), 0.05
+    twins = [a_run(given, noise=noise, seed=seed) for seed in (1, 2, 3)]
+    rng = np.random.default_rng(9)
+    mesh = a_run(given)
+    path = "point0/gradient/conv/kernel"
+    mesh[path] = (mesh[path] * (1 + 0.02 * rng.normal(size=mesh[path].shape))).astype(np.float32)
+    assert all(check.passed for check in compare(a_run(given), twins, mesh, 1e-4))
+    mesh[path] *= 1.1
+    (found,) = [check for check in compare(a_run(given), twins, mesh, 1e-4) if not check.passed]
+    assert (found.name, found.rank) == (path, "size")
+
+
+def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_proven() -> None:
+    given = gradients()
+    given["conv/bias"] = (given["conv/bias"] * 1e-8).astype(np.float32)
+    known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=1e-17))}
+    assert known["conv/bias"].zero
+    assert not known["conv/bias"].sharp
+    assert known["conv/bias"].proven
+    for exact in (None, 1e-8):  # float64 knows no such model, or finds the same: a gradient, and too small to be seen
+        known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=exact))}
+        assert not known["conv/bias"].proven
+    larger = judged(given, {"conv/bias": 1e5})  # beyond what rounding leaves of terms like the kernel's
+    assert "conv/bias" in {check.variable for check in larger if not check.passed}
+
+
+def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
+    given = gradients()
+    twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
+    found = compare(a_run(given), twins, a_run(given), NOISE)
+    assert outcome_of(found) == "not proven"
+    report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
+    assert report.named == ("conv/bias",)
+    assert "not sharp: conv/bias (rounding hides errors of its gradient" in report.verdict()
+    (blunt,) = [each for each in report.variables if not each.proven]
+    assert blunt.resolution > SHARP
+
+
+def test_a_gradient_that_never_arrives_proves_nothing() -> None:
+    given = gradients()
+    given["token/table"][:] = 0
+    known = {each.variable: each for each in sharpness(judged(given))}
+    assert known["token/table"].why == "its gradient is 0 at every generic point"
+    assert outcome_of(judged(given)) == "not proven"
+
+
+def test_without_a_point_nothing_is_proven() -> None:
+    given = gradients()
+    bare = {key: value for key, value in a_run(given).items() if not points.is_of_point(key)}
+    assert outcome_of(compare(bare, [bare], bare, NOISE)) == "not proven"
