@@ -1,0 +1,1 @@
+"""Every layer of keras.layers, by both engines and three meshes, held against stock Keras."""

@@ -1,0 +1,180 @@
+"""Dense and embedding layers, activations, functions, and what stands between layers."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tests.layers.case import DTENSOR, JAX, By, Case, Of, counts, numbers
+from tests.layers.cases_conv import BF16, CONSTRAINTS, F16, PENALTIES, SMALL_NORM
+
+_POLICIES = (("mixed_bfloat16", BF16), ("mixed_float16", F16), ("bfloat16", BF16), ("float16", F16))
+
+
+def _dense() -> list[Case]:
+    sets: list[dict[str, Any]] = [
+        {},
+        {"use_bias": False},
+        {"activation": "relu"},
+        {"activation": "gelu"},
+        {"kernel_initializer": "he_normal", "bias_initializer": "ones"},
+        PENALTIES,
+        CONSTRAINTS,
+        {"kernel_constraint": Of("constraints.UnitNorm", {"axis": 0})},
+        {"kernel_constraint": Of("constraints.MinMaxNorm", {"min_value": 0.2, "max_value": 0.4, "rate": 0.5})},
+        {"kernel_regularizer": Of("regularizers.L1L2", {"l1": 0.01, "l2": 0.02})},
+        {"kernel_regularizer": Of("regularizers.OrthogonalRegularizer", {"factor": 0.1})},
+        {"trainable": False},
+        {"dtype": "float64"},
+    ]
+    found = [Case("Dense", {"units": 4, **each}, (numbers(5),)) for each in sets]
+    found += [Case("Dense", {"units": 4}, (numbers(*shape),)) for shape in ((3, 5), (2, 3, 5), (2, 2, 3, 5))]
+    found += [Case("Dense", {"units": 4, "dtype": dtype}, (numbers(5),), tolerance=t) for dtype, t in _POLICIES]
+    found += [Case("Dense", {"units": 5}, (numbers(5),), again=2)]
+    found += [Case("Dense", {"units": 4, **each}, (numbers(5),), only=JAX) for each in _OF_DENSE_3]
+    return found
+
+
+_OF_DENSE_3: list[dict[str, Any]] = [
+    {"lora_rank": 2},
+    {"lora_rank": 2, "lora_alpha": 4},
+    {"dtype": "int8"},
+]
+
+
+def _einsum() -> list[Case]:
+    base = {"equation": "abc,cd->abd", "output_shape": (None, 4)}
+    return [
+        Case("EinsumDense", {"equation": "ab,bc->ac", "output_shape": 4}, (numbers(5),)),
+        Case("EinsumDense", {"equation": "ab,bc->ac", "output_shape": 4, "bias_axes": "c"}, (numbers(5),)),
+        Case("EinsumDense", {**base, "bias_axes": "d"}, (numbers(3, 5),)),
+        Case("EinsumDense", {**base, "bias_axes": "bd", "output_shape": (3, 4)}, (numbers(3, 5),)),
+        Case("EinsumDense", {"equation": "...x,xy->...y", "output_shape": 4, "bias_axes": "y"}, (numbers(3, 5),)),
+        Case("EinsumDense", {"equation": "abc,cde->abde", "output_shape": (None, 2, 3)}, (numbers(3, 5),)),
+        Case("EinsumDense", {"equation": "abcd,cde->abe", "output_shape": (None, 4)}, (numbers(3, 2, 5),)),
+        Case("EinsumDense", {**base, "activation": "tanh"}, (numbers(3, 5),)),
+        Case("EinsumDense", {**base, "bias_axes": "d", **CONSTRAINTS}, (numbers(3, 5),)),
+        Case("EinsumDense", {**base, "kernel_regularizer": "l2"}, (numbers(3, 5),)),
+        Case("EinsumDense", {**base, "dtype": "mixed_bfloat16"}, (numbers(3, 5),), tolerance=BF16),
+        Case("EinsumDense", {**base, "lora_rank": 2}, (numbers(3, 5),), only=JAX),
+    ]
+
+
+def _embedding() -> list[Case]:
+    base, words = {"input_dim": 7, "output_dim": 4}, counts(5, below=7)
+    pooled = (Of("GlobalAveragePooling1D"),)
+    return [
+        Case("Embedding", base, (words,)),
+        Case("Embedding", base, (counts(2, 3, below=7),)),
+        Case("Embedding", {**base, "mask_zero": True}, (words,), then=(Of("LSTM", {"units": 3}),)),
+        Case("Embedding", {**base, "mask_zero": True}, (words,), then=pooled),
+        Case("Embedding", {**base, "embeddings_regularizer": "l2"}, (words,)),
+        Case("Embedding", {**base, "embeddings_constraint": SMALL_NORM}, (words,)),
+        Case("Embedding", {**base, "embeddings_initializer": "ones"}, (words,)),
+        Case("Embedding", {**base, "trainable": False}, (words,)),
+        Case("Embedding", {**base, "dtype": "mixed_bfloat16"}, (words,), tolerance=BF16),
+        Case("Embedding", {**base, "input_length": 5}, (words,), only=DTENSOR),
+        Case("Embedding", {**base, "sparse": True}, (words,), only=DTENSOR),
+        Case("Embedding", {**base, "lora_rank": 2}, (words,), only=JAX),
+        Case("ReversibleEmbedding", base, (words,), only=JAX),
+        Case("ReversibleEmbedding", base, (numbers(3, 4),), call={"reverse": True}, only=JAX),
+        Case("ReversibleEmbedding", {**base, "tie_weights": False}, (words,), only=JAX),
+        Case(
+            "ReversibleEmbedding",
+            {**base, "tie_weights": False, "logit_soft_cap": 2.0},
+            (numbers(3, 4),),
+            call={"reverse": True},
+            only=JAX,
+        ),
+    ]
+
+
+_FUNCTIONS = ("elu", "exponential", "gelu", "hard_sigmoid", "linear", "mish", "relu", "selu", "sigmoid", "softmax")
+_FUNCTIONS += ("softplus", "softsign", "swish", "tanh")
+_FUNCTIONS_3 = ("celu", "glu", "hard_shrink", "hard_silu", "hard_tanh", "leaky_relu", "log_sigmoid", "log_softmax")
+_FUNCTIONS_3 += ("relu6", "silu", "soft_shrink", "sparse_plus", "sparse_sigmoid", "sparsemax", "squareplus")
+_FUNCTIONS_3 += ("tanh_shrink", "threshold")
+
+
+def _activations() -> list[Case]:
+    x = (numbers(3, 4),)
+    found = [Case("Activation", {"activation": name}, x) for name in _FUNCTIONS]
+    found += [Case("Activation", {"activation": name}, x, only=JAX) for name in _FUNCTIONS_3 if name != "threshold"]
+    found += [Case("ELU", each, x) for each in ({}, {"alpha": 0.3})]
+    found += [Case("LeakyReLU", {"negative_slope": 0.2}, x, only=JAX), Case("LeakyReLU", {}, x)]
+    found += [Case("LeakyReLU", {"alpha": 0.2}, x, only=DTENSOR)]
+    found += [Case("PReLU", {}, x), Case("PReLU", {"shared_axes": [1]}, x)]
+    found += [Case("PReLU", {"shared_axes": [1, 2]}, (numbers(3, 3, 2),))]
+    found += [Case("PReLU", {"alpha_regularizer": "l2", "alpha_constraint": Of("constraints.NonNeg")}, x)]
+    sets: list[dict[str, float]] = [{}, {"max_value": 1.0}, {"negative_slope": 0.2}, {"threshold": 0.5}]
+    sets += [{"max_value": 1.5, "negative_slope": 0.1, "threshold": 0.2}]
+    found += [Case("ReLU", each, x) for each in sets]
+    found += [Case("Softmax", each, x) for each in ({}, {"axis": 1}, {"axis": [1, 2]})]
+    found += [Case("Softmax", {"axis": -1, "dtype": "mixed_bfloat16"}, x, tolerance=BF16)]
+    found += [Case("ThresholdedReLU", each, x, only=DTENSOR) for each in ({}, {"theta": 0.3})]
+    return found
+
+
+def _square(library: ModuleType) -> Any:
+    del library
+    return lambda x: x * x
+
+
+def _scaled(library: ModuleType) -> Any:
+    del library
+    return lambda x, factor: x * factor
+
+
+def _mean(library: ModuleType) -> Any:
+    mean = library.ops.mean if hasattr(library, "ops") else library.backend.mean
+    return lambda x: mean(x, axis=1)
+
+
+def _between() -> list[Case]:
+    x = (numbers(3, 4),)
+    return [
+        Case("Identity", {}, x),
+        Case("Lambda", {"function": By("lambda x: x * x", _square)}, x),
+        Case("Lambda", {"function": By("lambda x, factor: x * factor", _scaled), "arguments": {"factor": 0.5}}, x),
+        Case("Lambda", {"function": By("lambda x: mean(x, axis=1)", _mean), "output_shape": (4,)}, x),
+        Case("Masking", {}, x, then=(Of("LSTM", {"units": 3}),)),
+        Case("Masking", {"mask_value": 0.5}, x, then=(Of("GRU", {"units": 3, "return_sequences": True}),)),
+        Case("ActivityRegularization", {"l1": 0.01}, x),
+        Case("ActivityRegularization", {"l1": 0.01, "l2": 0.02}, x),
+    ]
+
+
+def _from_jax(library: ModuleType) -> Any:
+    del library
+
+    def init(rng: Any, x: Any) -> Any:
+        del rng
+        return {"w": x[0] * 0 + 0.5}
+
+    def call(params: Any, x: Any) -> Any:
+        return x * params["w"]
+
+    return {"call_fn": call, "init_fn": init}
+
+
+def _foreign() -> list[Case]:
+    call = By("call_fn(params, x)", lambda library: _from_jax(library)["call_fn"])
+    init = By("init_fn(rng, x)", lambda library: _from_jax(library)["init_fn"])
+    return [Case("JaxLayer", {"call_fn": call, "init_fn": init}, (numbers(4),), only=JAX)]
+
+
+def _kernelized() -> list[Case]:
+    layer, base = "experimental.RandomFourierFeatures", {"output_dim": 6, "scale": 2.0}
+    sets: list[dict[str, Any]] = [{}, {"trainable": True}, {"kernel_initializer": "laplacian"}]
+    return [Case(layer, {**base, **each}, (numbers(5),), only=DTENSOR) for each in sets]
+
+
+CASES = [
+    *_dense(),
+    *_einsum(),
+    *_embedding(),
+    *_activations(),
+    *_between(),
+    *_foreign(),
+    *_kernelized(),
+]

@@ -1,0 +1,139 @@
+"""Runs the table: as many workers at a time as there are cores, each fed model by model; one that dies or hangs is
+put in place again, and what it held is tried case by case."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import forks
+from tests.layers.case import JAX, Case
+from tests.layers.table import by_name
+from tests.layers.worker import WRONG, Outcome
+
+ROOT = Path(__file__).parents[2]
+# Meshes that one process can have: TensorFlow's devices are as many for good.
+MESHES = {"jax": ("batch8,batch4_model2,single",), "keras_dtensor": ("batch8,batch4_model2", "single")}
+_TOGETHER = {"jax": 12, "keras_dtensor": 8}  # cases a model
+_MODELS_A_WORKER = 12  # programs are never given back
+_SECONDS, _SECONDS_A_CASE = 60.0, 20.0  # for a model
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some cases for one worker."""
+
+    engine: str
+    meshes: str
+    names: tuple[str, ...]
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What kind of worker can do it."""
+        return self.engine, self.meshes
+
+
+def jobs(engine: str, chosen: Sequence[Case]) -> list[Job]:
+    """Returns the cases in models: neighbours together, so that what fails fails together."""
+    size = _TOGETHER[engine]
+    names = [case.name for case in chosen]
+    parts = [tuple(names[at : at + size]) for at in range(0, len(names), size)]
+    return [Job(engine, meshes, part) for meshes in MESHES[engine] for part in parts]
+
+
+class _Worker:
+    """One process, and how much it has done."""
+
+    def __init__(self, engine: str, meshes: str) -> None:
+        self.kind, self.done = (engine, meshes), 0
+        command = [sys.executable, "-m", "tests.layers.worker", engine, meshes]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": forks.SLOW_CODE, "PYTHONWARNINGS": "ignore"}
+        library = "jax" if engine == JAX else "tensorflow"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = forks.Popen(command, library=library, cwd=ROOT, env=environment, **pipes)
+
+    def answer(self, names: Sequence[str], seconds: float) -> list[Outcome] | None:
+        """Returns what became of some cases; None where the process died or took too long."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.done += 1
+        try:
+            self._process.stdin.write(json.dumps(names).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        line = self._process.stdout.readline() if ready else b""
+        return [Outcome(**each) for each in json.loads(line)["outcomes"]] if line else None
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def run(
+    engines: Sequence[str], chosen: Callable[[Case], bool] = bool, workers: int = 2
+) -> Iterator[tuple[str, Outcome]]:
+    """Yields engine and outcome of the chosen cases, as they come.
+
+    Args:
+      engines: whose.
+      chosen: tells whether a case is run; all are, unless told.
+      workers: processes at a time.
+    """
+    waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    for engine in engines:
+        for job in jobs(engine, [case for case in by_name(engine).values() if chosen(case)]):
+            waiting.put(job)
+    for _ in range(workers):
+        waiting.put(None)
+    found: queue.SimpleQueue[tuple[str, Outcome] | None] = queue.SimpleQueue()
+    threads = [threading.Thread(target=_work, args=(waiting, found), daemon=True) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    left = workers
+    while left:
+        one = found.get()
+        if one is None:
+            left -= 1
+        else:
+            yield one
+
+
+def _work(waiting: queue.SimpleQueue[Job | None], found: queue.SimpleQueue[tuple[str, Outcome] | None]) -> None:
+    worker: _Worker | None = None
+    while (job := waiting.get()) is not None:
+        todo = [job.names]
+        while todo:
+            names = todo.pop(0)
+            if worker is None or worker.kind != job.kind or worker.done >= _MODELS_A_WORKER:
+                if worker is not None:
+                    worker.end()
+                worker = _Worker(*job.kind)
+            answered = worker.answer(names, _SECONDS + _SECONDS_A_CASE * len(names))
+            if answered is None:
+                worker.end()
+                worker = None
+                if len(names) > 1:
+                    todo += [(name,) for name in names]
+                    continue
+                answered = [
+                    Outcome(names[0], mesh, WRONG, "its process died or hung") for mesh in job.meshes.split(",")
+                ]
+            for outcome in answered:
+                found.put((job.engine, outcome))
+    if worker is not None:
+        worker.end()
+    found.put(None)

@@ -1,0 +1,118 @@
+"""docs/layers.md, made of what became of the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.layers.case import DTENSOR, JAX, Case
+from tests.layers.setup import MESHES
+from tests.layers.table import NAMED, PARTS
+from tests.layers.worker import EQUAL, REFUSED, STOCK, WRONG, Outcome
+
+PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
+_ENGINES = (DTENSOR, JAX)
+_WORST = (EQUAL, STOCK, REFUSED, WRONG)
+
+_HEAD = """# Layers
+
+What every layer of `keras.layers` does on a mesh: tf_keras's on `engine=keras_dtensor`, Keras 3's on `engine=jax`.
+Each case is a small model with the layer in it, built with `import tf_keras` or `import keras` as in your own code,
+trained two steps on `mesh=single`, `batch8` and `batch4_model2`, and held against stock Keras on one device: outputs,
+losses, the gradients of its variables and of its inputs, and all variables afterwards. Masks of dropout are the same
+on both sides. This page is written by that test; `python -m tests.layers --write` makes it anew, in minutes.
+
+A cell tells in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. What it
+does not compute is refused before a step is trained, with exit code 2 and the line that stands below the table. A line
+after "Keras:" says why stock Keras can't train it on one CPU device either. A dash: that Keras has no such layer.
+"""
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A case on all meshes: the worst of what became of it there, and where."""
+
+    case: Case
+    kind: str
+    told: str
+    meshes: tuple[str, ...]
+
+
+def rendered(found: Mapping[str, Sequence[Outcome]]) -> str:
+    """Returns the page.
+
+    Args:
+      found: engine -> the outcomes of all its cases on all meshes.
+    """
+    told = {engine: _merged(engine, outcomes) for engine, outcomes in found.items()}
+    lines = [_HEAD, *_counts(told)]
+    for title, part in PARTS.items():
+        lines += ["", f"## {title}", "", "| layer | keras_dtensor | jax |", "|---|---|---|"]
+        notes: list[str] = []
+        for layer in dict.fromkeys(case.layer for case in part):
+            cells = []
+            for engine in _ENGINES:
+                mine = [each for each in told[engine].values() if each.case.layer == layer]
+                cells.append(_cell(mine))
+                notes += _notes(layer, engine, mine)
+            lines.append(f"| `{layer}` | {' | '.join(cells)} |")
+        lines += ["", *notes] if notes else []
+    lines += ["", "## Without a case", ""]
+    for engine in _ENGINES:
+        lines += [f"- `{name}` ({engine}): {why}" for name, why in NAMED[engine].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _merged(engine: str, outcomes: Iterable[Outcome]) -> dict[str, _Told]:
+    by_case: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_case.setdefault(outcome.name, []).append(outcome)
+    found = {}
+    for case in (case for part in PARTS.values() for case in part if engine in case.engines):
+        mine = by_case.get(case.name, [])
+        if len(mine) != len(MESHES):
+            raise ValueError(f"{engine}, {case.name}: {len(mine)} outcomes for {len(MESHES)} meshes")
+        worst = max(mine, key=lambda each: _WORST.index(each.kind))
+        where = tuple(mesh for mesh in MESHES for each in mine if each.mesh == mesh and each.kind == worst.kind)
+        found[case.name] = _Told(case, worst.kind, _plain(worst.told), where)
+    return found
+
+
+def _plain(told: str) -> str:
+    """Returns a refusal as it concerns the layer: without the builder's path, and with one name for all layers."""
+    told = re.sub(r"^model\._target_=\S+ is refused: ", "", told)
+    told = re.sub(r"; it was given model\.cases=.*$", "", told)
+    return re.sub(r"\b(layer|weighted|before|then|head)\d+(_\d+)?\b", r"\1", told)
+
+
+def _counts(told: Mapping[str, Mapping[str, _Told]]) -> list[str]:
+    lines = ["", "| | keras_dtensor | jax |", "|---|---|---|"]
+    rows = (("equal to stock Keras", EQUAL), ("refused", REFUSED), ("stock Keras can't", STOCK))
+    wrong = any(each.kind == WRONG for cases in told.values() for each in cases.values())
+    for title, kind in (*rows, *([("wrong", WRONG)] if wrong else [])):
+        cells = [str(sum(each.kind == kind for each in told[engine].values())) for engine in _ENGINES]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(mine: Sequence[_Told]) -> str:
+    if not mine:
+        return "-"
+    equal = sum(each.kind == EQUAL for each in mine)
+    return f"all {equal}" if equal == len(mine) else f"{equal} of {len(mine)}"
+
+
+def _notes(layer: str, engine: str, mine: Sequence[_Told]) -> list[str]:
+    by_reason: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for each in mine:
+        if each.kind != EQUAL:
+            by_reason.setdefault((each.kind, each.told, each.meshes), []).append(each.case.told)
+    found = []
+    for (kind, told, meshes), cases in by_reason.items():
+        where = "" if len(meshes) == len(MESHES) else f", on {' and '.join(meshes)}"
+        who = {REFUSED: "", STOCK: "Keras: ", WRONG: "WRONG: "}[kind]
+        found.append(f"- `{layer}`, {engine}{where}: {who}{told}")
+        found += [f"  - `{case}`" for case in cases]
+    return found

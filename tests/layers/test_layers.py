@@ -1,0 +1,80 @@
+"""Every layer of keras.layers is in the table, computes what stock Keras computes, or is refused in a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import forks
+from tests.layers import page
+from tests.layers.case import ENGINES, JAX
+from tests.layers.drive import run
+from tests.layers.table import NAMED, PARTS, SAMPLES, by_name, cases
+from tests.layers.worker import EQUAL, REFUSED, WRONG, Outcome
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_class_of_the_library_has_cases_or_is_named(engine: str) -> None:
+    command = [sys.executable, "-m", "tests.layers.worker", engine, "names"]
+    library = "jax" if engine == JAX else "tensorflow"
+    done = forks.run(command, library=library, cwd=ROOT, check=True, timeout=120)
+    classes = set(json.loads(done.stdout))
+    held = {case.layer for case in cases(engine) if "." not in case.layer}
+    assert classes == held | set(NAMED[engine])
+    assert not held & set(NAMED[engine])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_case_is_there_twice(engine: str) -> None:
+    assert len(by_name(engine)) == len(cases(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_layer_on_each_mesh_equals_stock_keras_on_one_device(engine: str) -> None:
+    found = [outcome for _, outcome in run([engine], lambda case: case.name in SAMPLES)]
+    assert {(outcome.name, outcome.mesh) for outcome in found} == {(s, m) for s in SAMPLES for m in page.MESHES}
+    assert [outcome for outcome in found if outcome.kind != EQUAL] == []
+
+
+@pytest.mark.campaign
+def test_every_case_equals_stock_keras_or_is_refused_and_the_page_says_so() -> None:
+    found: dict[str, list[Outcome]] = {engine: [] for engine in ENGINES}
+    for engine, outcome in run(ENGINES):
+        found[engine].append(outcome)
+    assert [each for outcomes in found.values() for each in outcomes if each.kind == WRONG] == []
+    assert page.rendered(found) == page.PAGE.read_text()
+
+
+def outcomes_of(engine: str, **told: tuple[str, str]) -> list[Outcome]:
+    """Returns outcomes that are equal, but for the layers named."""
+    meshes = page.MESHES
+    return [Outcome(case.name, mesh, *told.get(case.layer, (EQUAL, ""))) for case in cases(engine) for mesh in meshes]
+
+
+def test_the_page_tells_each_layer_s_count_and_each_reason_once() -> None:
+    line = "model._target_=tests.layers.on_jax.build is refused: layer layer3 (Dot) has no rule; use Dense"
+    found = {engine: outcomes_of(engine, Dot=(REFUSED, line)) for engine in ENGINES}
+    text = page.rendered(found)
+    assert "| `Dot` | 0 of 6 | 0 of 6 |" in text
+    assert "- `Dot`, jax: layer layer (Dot) has no rule; use Dense" in text
+    assert text.count("has no rule") == 2
+    assert "| `Subtract` | all 2 | all 2 |" in text
+
+
+def test_the_page_that_is_committed_has_the_table_s_layers_and_counts() -> None:
+    text = page.PAGE.read_text()
+    for part in PARTS.values():
+        for layer in dict.fromkeys(case.layer for case in part):
+            row = next(line for line in text.splitlines() if line.startswith(f"| `{layer}` |"))
+            cells = [cell.strip() for cell in row.split("|")[2:4]]
+            for engine, cell in zip(("keras_dtensor", "jax"), cells, strict=True):
+                count = sum(case.layer == layer for case in cases(engine))
+                assert cell.rpartition(" ")[2] == (str(count) if count else "-"), row
+    assert "WRONG" not in text

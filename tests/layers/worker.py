@@ -1,0 +1,177 @@
+"""Runs cases in a process of its own, for virtual devices can't change within one.
+
+Usage: python -m tests.layers.worker ENGINE MESH[,MESH]; each line of stdin is a JSON list of cases' names, each line
+of stdout {"outcomes": a dict a case and mesh, "seconds": of all}. `python -m tests.layers.worker ENGINE names` prints
+the classes of `keras.layers`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from types import ModuleType
+
+from runner.config.errors import ConfigError
+from runner.engine import registry
+from tests.layers.case import JAX
+from tests.layers.setup import MESHES, Arrays, Setup
+
+EQUAL, REFUSED, WRONG, STOCK = "equal", "refused", "wrong", "stock"
+_LAYER = re.compile(r"(?:layer|weighted|before|then|head)(\d+)\b")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case on a mesh.
+
+    Attributes:
+      name: of the case.
+      mesh: where.
+      kind: `equal`; `refused`, by a ConfigError; `stock`, where stock Keras itself can't train it on one device; or
+        `wrong`.
+      told: the line of the refusal, or what is wrong.
+      ratio: the largest difference over its tolerance.
+      seconds: the case's share of the time of its model.
+    """
+
+    name: str
+    mesh: str
+    kind: str
+    told: str = ""
+    ratio: float = 0.0
+    seconds: float = 0.0
+
+
+class _FailedError(Exception):
+    """A model of several cases came to nothing; holds what it would be for one alone."""
+
+    def __init__(self, kind: str, told: str) -> None:
+        super().__init__(told)
+        self.kind, self.told = kind, told
+
+
+def outcomes(engine: str, meshes: Sequence[str], names: Sequence[str]) -> Iterator[Outcome]:
+    """Yields what becomes of some cases as one model; a model that fails is made of fewer."""
+    try:
+        stock = _stock(engine, names)
+    except _FailedError as failed:
+        yield from _of_fewer(engine, meshes, names, failed)
+        return
+    for mesh in meshes:
+        begun = time.monotonic()
+        try:
+            told = _judged(engine, mesh, names, stock)
+        except _FailedError as failed:
+            yield from _of_fewer(engine, [mesh], names, failed)
+            continue
+        seconds = round((time.monotonic() - begun) / len(names), 2)
+        for name, (kind, what, ratio) in zip(names, told, strict=True):
+            if kind == EQUAL or len(names) == 1:
+                yield Outcome(name, mesh, kind, what, ratio, seconds)
+            else:
+                yield from outcomes(engine, [mesh], [name])
+
+
+def _of_fewer(engine: str, meshes: Sequence[str], names: Sequence[str], failed: _FailedError) -> Iterator[Outcome]:
+    if len(names) == 1:
+        for mesh in meshes:
+            yield Outcome(names[0], mesh, failed.kind, failed.told)
+        return
+    named = {int(number) for number in _LAYER.findall(failed.told)} & set(range(len(names)))
+    alone = [names[number] for number in sorted(named)]
+    rest = [name for name in names if name not in alone]
+    half = len(rest) // 2 if not alone else len(rest)
+    for some in ([one] for one in alone):
+        yield from outcomes(engine, meshes, some)
+    for some in (rest[:half], rest[half:]):
+        if some:
+            yield from outcomes(engine, meshes, some)
+
+
+def _stock(engine: str, names: Sequence[str]) -> Arrays:
+    setup = Setup(engine, names)
+    module = importlib.import_module(f"tests.layers.stock_{'jax' if engine == JAX else 'dtensor'}")
+    try:
+        found: Arrays = module.train(setup)
+    except Exception as error:
+        raise _FailedError(STOCK, _line(error)) from error
+    compare = importlib.import_module("tests.layers.compare")
+    strange = [*compare.not_finite(found), *compare.unowned(setup, found)]
+    if strange:
+        raise _FailedError(STOCK, f"it computes no number, or is no case's own: {strange[0]}")
+    return found
+
+
+def _judged(engine: str, mesh: str, names: Sequence[str], stock: Arrays) -> list[tuple[str, str, float]]:
+    setup = Setup(engine, names)
+    compare, on_mesh = (importlib.import_module(f"tests.layers.{name}") for name in ("compare", "on_mesh"))
+    start = {key.removeprefix("start/"): value for key, value in stock.items() if key.startswith("start/")}
+    try:
+        found = on_mesh.train(setup, mesh, start)
+        ratios = compare.differences(setup, found, stock)
+    except ConfigError as error:
+        raise _FailedError(REFUSED, _line(error)) from error
+    except Exception as error:
+        if os.environ.get("LAYERS_TRACEBACK"):
+            traceback.print_exc()
+        raise _FailedError(WRONG, _line(error)) from error
+    loss = compare.loss_ratio(setup, found, stock)
+    if loss > 1 and all(ratio <= 1 for ratio, _ in ratios):
+        ratios = [(loss, "loss")] * len(names)
+    return [
+        (EQUAL, "", ratio) if ratio <= 1 else (WRONG, f"{what} is {ratio:.3g} tolerances off", ratio)
+        for ratio, what in ratios
+    ]
+
+
+def _line(error: Exception) -> str:
+    told = " ".join(str(error).split())
+    return told if isinstance(error, ConfigError) else f"{type(error).__name__}: {told}"[:600]
+
+
+def classes(library: ModuleType) -> dict[str, list[str]]:
+    """Returns each layer class of `library.layers` by its own name, with the other names that it goes by."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(dir(library.layers)):
+        value = getattr(library.layers, name)
+        if inspect.isclass(value) and issubclass(value, library.layers.Layer):
+            found.setdefault(_public(library, value), []).append(name)
+    return found
+
+
+def _public(library: ModuleType, value: type) -> str:
+    """Returns a class's name as `keras.layers` has it: its own, or the one that it is exported under."""
+    if getattr(library.layers, value.__name__, None) is value:
+        return value.__name__
+    return next(name for name in sorted(dir(library.layers)) if getattr(library.layers, name) is value)
+
+
+def main() -> None:
+    """Answers until stdin ends."""
+    engine, what = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints goes to stderr
+    os.dup2(2, 1)
+    meshes = ["batch8"] if what == "names" else what.split(",")
+    config = Setup(engine, []).config(meshes[0])
+    config.mesh.axes = max((MESHES[mesh] for mesh in meshes), key=lambda axes: axes["batch"] * axes.get("model", 1))
+    registry.load(config)
+    if what == "names":
+        print(json.dumps(classes(importlib.import_module("keras" if engine == JAX else "tf_keras"))), file=answers)
+        return
+    for line in sys.stdin:
+        begun = time.monotonic()
+        found = [asdict(outcome) for outcome in outcomes(engine, meshes, json.loads(line))]
+        seconds = time.monotonic() - begun
+        print(json.dumps({"outcomes": found, "seconds": seconds}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
