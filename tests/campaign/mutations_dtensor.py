@@ -1,0 +1,153 @@
+"""The places of the engine `keras_dtensor`. Imports TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from runner.config.schema import RunConfig
+from runner.engine.base import HostBatches
+from runner.engine.dtensor import engine as dtensor_engine
+from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.engine.dtensor.step import Steps
+from runner.engine.dtensor.update import Update
+from runner.engine.dtensor.variable_reads import lent
+from runner.optim.paths import slot_path
+from tests.campaign.mutations_hooks import Gradients, Hooks, Slots, Tensor
+
+Engine = dtensor_engine.DTensorEngine
+_FREE = 4  # where a call's numbers have room, between those of the call and the examples' counts
+
+
+class DTensorHooks(Hooks):
+    """See `Hooks`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config, tf)
+
+    def _follow_paths(self) -> None:
+        def made(sound: Callable[..., None]) -> Callable[..., None]:
+            def make_state(engine: Any) -> None:
+                sound(engine)
+                self.paths = tuple(engine.trainable)
+
+            return make_state
+
+        def updated(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def apply(update: Any, *given: Any) -> Any:
+                self._left = iter(self.paths)
+                return sound(update, *given)
+
+            return apply
+
+        self.patches.wrap(Engine, "_make_state", made)
+        self.patches.wrap(Update, "apply", updated)
+
+    def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def gradients(steps: Any, batch: Any, share_b: Any, microstep: Any, *given: Any) -> Any:
+                found, *beside = sound(steps, batch, share_b, microstep, *given)
+                return change(found, microstep), *beside
+
+            return gradients
+
+        self.patches.wrap(Steps, "_gradients", make)
+
+    def sums(self, change: Callable[[Gradients, Gradients, Tensor], Gradients]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def accumulated(update: Any, gradients: Any, index: Any) -> Any:
+                state = update._state
+                before = [state.grad_accum[path].read_value() for path in state.trainable]
+                return sound(update, change(list(gradients), before, index), index)
+
+            return accumulated
+
+        self.patches.wrap(Update, "_accumulated", make)
+
+    def reads(self, change: Callable[[str, Tensor, Slots], Tensor]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def gradients(steps: Any, batch: Any, share_b: Any, microstep: Any, *_: Any) -> Any:
+                state = steps._state
+                variables = [state.variables[path] for path in state.trainable]
+                read = []
+                for path, variable in zip(state.trainable, variables, strict=True):
+                    names = {name: slot_path(name, path) for name in ("momentum", "m", "v")}
+                    slots = {name: state.slots[of].read_value() for name, of in names.items() if of in state.slots}
+                    read.append(change(path, tf.identity(variable), slots))
+                with lent(variables, read):
+                    return sound(steps, batch, share_b, microstep, read)
+
+            return gradients
+
+        self.patches.put(dtensor_engine, "packing", lambda *_, **__: None)
+        self.patches.wrap(Steps, "_gradients", make)
+
+    def constraints(self, change: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def constrained(update: Any, path: Any, weight: Any, variable: Any) -> Any:
+                return change(lambda w: sound(update, path, w, variable), weight)
+
+            return constrained
+
+        self.patches.wrap(Update, "_constrained", make)
+
+    def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda engine, batches, microbatches: sound(engine, change(batches), microbatches)
+
+        self.patches.wrap(Engine, "_placed", make)
+
+    def models(self, change: Callable[[Any], None]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def make_state(engine: Any) -> Any:
+                sound(engine)
+                change(engine._model)
+
+            return make_state
+
+        self.patches.wrap(Engine, "_make_state", make)
+
+    def first_steps(self, change: Callable[[int], int]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda engine, batches, first, *given: sound(engine, batches, change(first), *given)
+
+        self.patches.wrap(Engine, "train_steps", make)
+
+    def seeds(self, change: Callable[[int], int]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda adapter, config, data, seed, *given, **named: sound(
+                adapter, config, data, change(seed), *given, **named
+            )
+
+        self.patches.wrap(KerasAdapter, "__init__", make)
+
+    def layers(self, model: Any) -> list[Any]:
+        return [each for each in model.submodules if isinstance(each, tf.Module) and hasattr(each, "call")]
+
+    def scaled(self) -> None:
+        def numbers(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def marked(engine: Any, *given: Any, **named: Any) -> Any:
+                inner, packed = self.patches.__class__(), dtensor_engine.pack
+                inner.put(dtensor_engine, "pack", lambda vector, _: vector)
+                try:
+                    vector = sound(engine, *given, **named)
+                finally:
+                    inner.undo()
+                vector[_FREE : _FREE + 4] = self.chosen
+                return packed(vector, engine._vector)
+
+            return marked
+
+        def traced(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(steps: Any, arrays: Any, vector: Any) -> Any:
+                self._traced = [tf.gather(vector, _FREE + index) for index in range(4)]
+                return sound(steps, arrays, vector)
+
+            return noted
+
+        self.patches.wrap(Engine, "_numbers", numbers)
+        for name in ("train", "gradients"):
+            self.patches.wrap(Steps, name, traced)
+        self.gradients(lambda found, _: self.changed(found, self._traced))

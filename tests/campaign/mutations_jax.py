@@ -1,0 +1,145 @@
+"""The places of the engine `jax`. Imports JAX and Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from runner.config.schema import RunConfig
+from runner.engine.base import HostBatches
+from runner.engine.jax import engine as jax_engine
+from runner.engine.jax.adapter import Keras3Factory
+from runner.engine.jax.step import Step
+from tests.campaign.mutations_hooks import Gradients, Hooks, Slots, Tensor
+
+Engine = jax_engine.JaxEngine
+
+
+class JaxHooks(Hooks):
+    """See `Hooks`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config, jnp)
+
+    def _follow_paths(self) -> None:
+        def made(sound: Callable[..., None]) -> Callable[..., None]:
+            def make_state(engine: Any) -> None:
+                sound(engine)
+                self.paths = tuple(engine.trainable)
+
+            return make_state
+
+        def updated(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def update(step: Any, *given: Any) -> Any:
+                self._left = iter(self.paths)
+                return sound(step, *given)
+
+            return update
+
+        self.patches.wrap(Engine, "_make_state", made)
+        self.patches.wrap(Step, "_update", updated)
+
+    def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def gradients(step: Any, state: Any, batch: Any, count: Any, microstep: Any) -> Any:
+                found, beside = sound(step, state, batch, count, microstep)
+                return change(found, microstep), beside
+
+            return gradients
+
+        self.patches.wrap(Step, "gradients", make)
+
+    def sums(self, change: Callable[[Gradients, Gradients, Tensor], Gradients]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def update(step: Any, state: Any, gradients: Any, done: Any, microbatch: Any, *given: Any) -> Any:
+                changed = change(gradients, state.grad_accum, jnp.asarray(microbatch, jnp.float32))
+                return sound(step, state, changed, done, microbatch, *given)
+
+            return update
+
+        self.patches.wrap(Step, "_update", make)
+
+    def reads(self, change: Callable[[str, Tensor, Slots], Tensor]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def gradients(step: Any, state: Any, *given: Any) -> Any:
+                names = step._rule.slots
+                read = [
+                    change(path, value, {name: slots[index] for name, slots in zip(names, state.slots, strict=True)})
+                    for index, (path, value) in enumerate(zip(self.paths, state.trainable, strict=True))
+                ]
+                return sound(step, state._replace(trainable=read), *given)
+
+            return gradients
+
+        self.patches.wrap(Step, "gradients", make)
+
+    def constraints(self, change: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def constrained(step: Any, index: Any, weight: Any) -> Any:
+                return change(lambda w: sound(step, index, w), weight)
+
+            return constrained
+
+        self.patches.wrap(Step, "_constrained", make)
+
+    def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda engine, batches, microbatches: sound(engine, change(batches), microbatches)
+
+        self.patches.wrap(Engine, "_placed", make)
+
+    def models(self, change: Callable[[Any], None]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def make_model(engine: Any) -> Any:
+                shapes = sound(engine)
+                change(engine._model)
+                return shapes
+
+            return make_model
+
+        self.patches.wrap(Engine, "_make_model", make)
+
+    def first_steps(self, change: Callable[[int], int]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda engine, batches, first, *given: sound(engine, batches, change(first), *given)
+
+        self.patches.wrap(Engine, "train_steps", make)
+
+    def seeds(self, change: Callable[[int], int]) -> None:
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda factory, config, data, seed, *given, **named: sound(
+                factory, config, data, change(seed), *given, **named
+            )
+
+        self.patches.wrap(Keras3Factory, "__init__", make)
+
+    def scaled(self) -> None:
+        # Behind the numbers that a call takes; they are read where a round's arrays are.
+        def arguments(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def longer(engine: Any, *given: Any, **named: Any) -> Any:
+                *others, numbers = sound(engine, *given, **named)
+                return *others, np.concatenate([numbers, np.asarray(self.chosen, np.float32).view(np.int32)])
+
+            return longer
+
+        def batch(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(step: Any, split: Any, arrays: Any, numbers: Any, index: Any) -> Any:
+                self._traced = list(lax.bitcast_convert_type(numbers[-4:], jnp.float32))
+                return sound(step, split, arrays, numbers, index)
+
+            return noted
+
+        self._traced: list[jax.Array] = []
+        self.patches.wrap(Engine, "_arguments", arguments)
+        self.patches.wrap(Step, "_batch", batch)
+
+        def change(found: Gradients, _: Tensor) -> Gradients:
+            chosen, self._traced = self._traced, []
+            return self.changed(found, chosen) if chosen else found  # traced without a batch to look at operations
+
+        self.gradients(change)
