@@ -63,6 +63,7 @@ class Tensor:
       high: of values below it.
       keyword: of the call, for what is no plain input.
       as_bool: handed on as true or false.
+      masked: what the numbers of an example's last steps are, from another step on in each example; None: none is.
     """
 
     shape: tuple[int, ...]
@@ -71,6 +72,7 @@ class Tensor:
     high: float = 1.0
     keyword: str = ""
     as_bool: bool = False
+    masked: float | None = None
 
     @property
     def spec(self) -> ArraySpec:
@@ -84,6 +86,9 @@ class Tensor:
         if self.dtype != "float32":
             return rng.integers(int(self.low or 0), int(self.high), size).astype(self.dtype)
         drawn = rng.normal(size=size) if self.low is None else rng.uniform(self.low, self.high, size)
+        if self.masked is not None:
+            for row in range(count):
+                drawn[row, 1 + row % self.shape[0] :] = self.masked
         return drawn.astype(np.float32)
 
 

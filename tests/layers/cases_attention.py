@@ -22,7 +22,7 @@ def _dot_and_sum() -> list[Case]:
         found += [Case(layer, {}, (QUERY, QUERY), call={"use_causal_mask": True})]
         found += [Case(layer, {}, (QUERY, VALUE), call={"return_attention_scores": True})]
         found += [Case(layer, {"dtype": "mixed_bfloat16"}, (QUERY, VALUE), tolerance=BF16)]
-        found += [Case(layer, {}, (QUERY, VALUE), before=(Of("Masking", {"mask_value": 0.5}),))]
+        found += [Case(layer, {}, (numbers(4, 3, masked=0.5), VALUE), before=(Of("Masking", {"mask_value": 0.5}),))]
     found += [Case("Attention", {"dropout": 0.4, "seed": 5}, (QUERY, VALUE), only=JAX)]
     return found
 
@@ -57,7 +57,13 @@ def _many_heads() -> list[Case]:
         ),
         Case(layer, {**base, "attention_axes": (1, 2)}, (numbers(2, 3, 4), numbers(2, 3, 4)), style="spread"),
         Case(layer, {**base, "attention_axes": 2}, (numbers(2, 3, 4), numbers(2, 3, 4)), style="spread"),
-        Case(layer, base, (SELF, SELF), style="spread", before=(Of("Masking", {"mask_value": 0.5}),)),
+        Case(
+            layer,
+            base,
+            (numbers(4, 6, masked=0.5), SELF),
+            style="spread",
+            before=(Of("Masking", {"mask_value": 0.5}),),
+        ),
         Case(layer, {**base, "dtype": "mixed_bfloat16"}, (SELF, SELF), style="spread", tolerance=BF16),
         Case(layer, {**base, "dtype": "mixed_float16"}, (SELF, SELF), style="spread", tolerance=F16),
         Case(layer, {**base, "softmax_robust_masking": True}, (SELF, SELF), style="spread", only=DTENSOR),

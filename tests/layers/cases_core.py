@@ -137,8 +137,13 @@ def _between() -> list[Case]:
         Case("Lambda", {"function": By("lambda x: x * x", _square)}, x),
         Case("Lambda", {"function": By("lambda x, factor: x * factor", _scaled), "arguments": {"factor": 0.5}}, x),
         Case("Lambda", {"function": By("lambda x: mean(x, axis=1)", _mean), "output_shape": (4,)}, x),
-        Case("Masking", {}, x, then=(Of("LSTM", {"units": 3}),)),
-        Case("Masking", {"mask_value": 0.5}, x, then=(Of("GRU", {"units": 3, "return_sequences": True}),)),
+        Case("Masking", {}, (numbers(3, 4, masked=0.0),), then=(Of("LSTM", {"units": 3}),)),
+        Case(
+            "Masking",
+            {"mask_value": 0.5},
+            (numbers(3, 4, masked=0.5),),
+            then=(Of("GRU", {"units": 3, "return_sequences": True}), Of("GlobalAveragePooling1D")),
+        ),
         Case("ActivityRegularization", {"l1": 0.01}, x),
         Case("ActivityRegularization", {"l1": 0.01, "l2": 0.02}, x),
     ]

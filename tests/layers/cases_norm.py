@@ -33,7 +33,7 @@ def _batch() -> list[Case]:
     found += _by(layer, [{"fused": False}, {"fused": True}], image, only=DTENSOR)
     found += _by(layer, [{"renorm": True}], image)
     found += _by(layer, [{"renorm": True, "renorm_clipping": {"rmax": 1.1, "rmin": 0.9, "dmax": 0.1}}], image)
-    found += [Case(layer, {}, (numbers(5, 3),), before=(Of("Masking", {"mask_value": 0.5}),))]
+    found += [Case(layer, {}, (numbers(5, 3, masked=0.5),), before=(Of("Masking", {"mask_value": 0.5}),))]
     found += [Case(layer, {"dtype": dtype}, (image,), tolerance=BF16) for dtype in ("mixed_bfloat16",)]
     found += [Case(layer, {"dtype": "mixed_float16"}, (image,), tolerance=F16)]
     found += [

@@ -9,7 +9,7 @@ from tests.layers.case import DTENSOR, JAX, By, Case, Of, numbers
 from tests.layers.cases_conv import BF16, F16, SMALL_NORM
 
 Sets = list[dict[str, Any]]
-X = numbers(5, 3)
+X, PADDED = numbers(5, 3), numbers(5, 3, masked=0.5)
 UNITS = {"units": 4}
 MASKED = (Of("Masking", {"mask_value": 0.5}),)
 _SEQUENCES = {"return_sequences": True}
@@ -55,7 +55,7 @@ def _layers() -> list[Case]:
     found = []
     for layer, own in _OWN.items():
         found += [Case(layer, {**UNITS, **each}, (X,)) for each in (*_ANY, *own)]
-        found += [Case(layer, {**UNITS, **each}, (X,), before=MASKED) for each in ({}, _SEQUENCES)]
+        found += [Case(layer, {**UNITS, **each}, (PADDED,), before=MASKED) for each in ({}, _SEQUENCES)]
         found += [Case(layer, {**UNITS, "dtype": "mixed_bfloat16"}, (X,), tolerance=BF16)]
         found += [Case(layer, UNITS, (X,), then=(Of("RepeatVector", {"n": 2}), Of(layer, UNITS)))]
         count = 2 if layer == "LSTM" else 1
@@ -99,7 +99,7 @@ def _of_cells() -> list[Case]:
         {"cell": [Of("GRUCell", UNITS), Of("LSTMCell", {"units": 3})]},
     ]
     found = [Case("RNN", each, (X,)) for each in sets]
-    found += [Case("RNN", {"cell": simple, "zero_output_for_mask": True, **_SEQUENCES}, (X,), before=MASKED)]
+    found += [Case("RNN", {"cell": simple, "zero_output_for_mask": True, **_SEQUENCES}, (PADDED,), before=MASKED)]
     stacked: Sets = [{"cells": two}, {"cells": [simple, Of("GRUCell", UNITS)]}, {"cells": [simple]}]
     return [*found, *(Case("StackedRNNCells", each, (X,), within="RNN") for each in stacked)]
 
@@ -115,7 +115,7 @@ def _wrapped() -> list[Case]:
         Case("Bidirectional", {"layer": Of("LSTM", {"units": 4, "return_state": True})}, (X,)),
         Case("Bidirectional", {"layer": Of("LSTM", {"units": 4, "dropout": 0.4})}, (X,)),
         Case("Bidirectional", {"layer": Of("RNN", {"cell": Of("LSTMCell", UNITS)})}, (X,)),
-        Case("Bidirectional", {"layer": Of("LSTM", UNITS)}, (X,), before=MASKED),
+        Case("Bidirectional", {"layer": Of("LSTM", UNITS)}, (PADDED,), before=MASKED),
         Case("Bidirectional", {"layer": Of("LSTM", {"units": 4, "stateful": True})}, (X,)),
     ]
     image = numbers(3, 5, 4, 2)
@@ -124,7 +124,7 @@ def _wrapped() -> list[Case]:
     convolution = Of("Conv2D", {"filters": 3, "kernel_size": 2})
     found += [Case("TimeDistributed", {"layer": each}, (image,)) for each in (convolution, Of("MaxPooling2D"))]
     found += [Case("TimeDistributed", {"layer": Of("LSTM", UNITS)}, (numbers(2, 5, 3),))]
-    found += [Case("TimeDistributed", {"layer": Of("Dense", {"units": 4})}, (X,), before=MASKED)]
+    found += [Case("TimeDistributed", {"layer": Of("Dense", {"units": 4})}, (PADDED,), before=MASKED)]
     return found
 
 

@@ -110,7 +110,7 @@ def _whole() -> list[Case]:
         for layer in (f"GlobalAveragePooling{rank}D", f"GlobalMaxPooling{rank}D"):
             found += [Case(layer, each, (_image(rank, each),)) for each in sets]
     masked = (Of("Masking", {"mask_value": 0.5}),)
-    found += [Case("GlobalAveragePooling1D", {}, (numbers(5, 3),), before=masked)]
+    found += [Case("GlobalAveragePooling1D", {}, (numbers(5, 3, masked=0.5),), before=masked)]
     for rank in (1, 2, 3):
         size = (4, 3, 2)[:rank] if rank > 1 else 4
         adaptive: list[dict[str, Any]] = [{"output_size": 2}, {"output_size": size}]

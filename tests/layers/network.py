@@ -53,13 +53,18 @@ def _branch(library: ModuleType, weighted: type, case: Case, number: int, given:
     called: list[Any] = []
     named: dict[str, Any] = {}
     for index, (tensor, x) in enumerate(zip(case.inputs, given, strict=True)):
-        held = _prepared(library, weighted, tensor, x, f"weighted{number}_{index}")
+        held, name = x, f"weighted{number}_{index}"
+        if tensor.masked is None:  # what is to be masked has its weights behind the mask
+            held = _prepared(library, weighted, tensor, held, name)
+        if index == 0:
+            for place, each in enumerate(case.before):
+                held = each.made(library, name=f"before{number}_{place}")(held)
+        if tensor.masked is not None and case.before:
+            held = weighted(name=name)(held)
         if tensor.keyword:
             named[tensor.keyword] = held
         else:
             called.append(held)
-    for index, each in enumerate(case.before):
-        called[0] = each.made(library, name=f"before{number}_{index}")(called[0])
     y = _applied(library, case, number, called, named)
     for index, each in enumerate(case.then):
         y = each.made(library, name=f"then{number}_{index}")(y)

@@ -15,6 +15,8 @@ from tests.layers.table import by_name
 class Weighted(keras.layers.Layer):
     """A weight and a bias on each number of an example."""
 
+    supports_masking = True
+
     def build(self, shape: Sequence[int | None]) -> None:
         self.scale = self.add_weight(shape=tuple(shape[1:]), initializer="ones", name="scale")
         self.shift = self.add_weight(shape=tuple(shape[1:]), initializer="zeros", name="shift")
