@@ -2,7 +2,8 @@
 
 Each is run by `python -m runner` for a few steps and held against one device by `python -m runner.verify`, as a user
 would: in a folder of its own, with the models in a module there. Prints a line each with what became of it and the
-seconds of both commands, and exits with 1 where one is neither proven nor refused in one line.
+seconds of both commands, and exits with 1 where one is neither proven nor refused in one line. `--write` writes what
+was found into docs/models.md, where the rows of other models stay as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.models_of_keras import page
 from tests.models_of_keras.proof import ENGINES, MESHES, MODELS, Proof, prove, write_models
 
 
@@ -36,12 +38,15 @@ def main() -> int:
     parser.add_argument("--mesh", choices=MESHES, action="append")
     parser.add_argument("--short", action="store_true", help="only those that tests run")
     parser.add_argument("--verify-only", action="store_true")
+    parser.add_argument("--write", action="store_true", help="writes docs/models.md")
     chosen = parser.parse_args()
     failed = 0
-    print("| model | engine | mesh | verdict | run s | verify s | said |\n|---|---|---|---|---|---|---|")
+    print("\n".join(page.COLUMNS))
     for proof in proofs(chosen):
         failed += not proof.sound
         print(proof.row(), flush=True)
+        if chosen.write:
+            page.PAGE.write_text(page.with_row(page.PAGE.read_text() if page.PAGE.exists() else "", proof))
     return int(failed > 0)
 
 

@@ -1,0 +1,30 @@
+"""docs/models.md: the models, and what became of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.models_of_keras.proof import ENGINES, MESHES, MODELS, Proof
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+COLUMNS = ("| model | engine | mesh | verdict | run s | verify s | said |", "|---|---|---|---|---|---|---|")
+_HEAD = """# Models
+
+Models of `keras.applications` and others as users have them (`tests/models_of_keras/nets.py`: stock Keras, imported
+at the module's top), each trained by `python -m runner` and held against stock Keras on one device by `python -m
+runner.verify`, by both engines and on two meshes. What DTensor can't compute is refused in the one line that stands
+there. Seconds are of two cores, start of the command included. `python -m tests.models_of_keras --write` makes this
+page anew; single models are named behind it. Layer by layer: [layers](layers.md).
+"""
+
+
+def with_row(page: str, proof: Proof) -> str:
+    """Returns the page with a proof's row put in, or in the place of an older one; in the order of the table."""
+    rows = {_key(line): line for line in page.splitlines() if line.startswith("| ")}
+    rows[_key(proof.row())] = proof.row()
+    order = [(model, engine, mesh) for model in MODELS for engine in ENGINES for mesh in MESHES]
+    return "\n".join([_HEAD, *COLUMNS, *(rows[key] for key in order if key in rows)]) + "\n"
+
+
+def _key(row: str) -> tuple[str, ...]:
+    return tuple(cell.strip() for cell in row.split("|")[1:4])
