@@ -14,10 +14,11 @@ from runner.config.schema import RunConfig
 from runner.data.base import Dataset
 from runner.verify import padding
 from runner.verify.children import WORKER, Outcome, run_child
-from runner.verify.compare import PERTURBED_RUNS, compare, noise_of_sums
+from runner.verify.compare import compare
 from runner.verify.parity import parity
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
+from runner.verify.rounding import noise_of_sums
 
 
 def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification:
@@ -63,7 +64,7 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
     """
     peers = parity(config)
     reference, *found = (read_arrays(folder / f"{side}.npz") for side in said)
-    perturbed = [read_arrays(folder / f"perturbed_{number}.npz") for number in range(PERTURBED_RUNS)]
+    spread = read_arrays(folder / "spread.npz")
     terms, size, precision = said["reference"]["terms"], said["reference"]["noise"], config.engine.precision
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
@@ -75,10 +76,10 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
     sums = noise_of_sums(terms, precision)
     try:
         if peers is None:
-            checks = compare(reference, perturbed, judging, size, sums=sums)
+            checks = compare(reference, spread, judging, size, sums=sums)
         else:
             sides_arrays = [peers.compared(each) for each in (reference, judging, first)]
-            checks = compare(sides_arrays[0], perturbed, sides_arrays[1], size, sides_arrays[2], peers.sides, sums)
+            checks = compare(sides_arrays[0], spread, sides_arrays[1], size, sides_arrays[2], peers.sides, sums)
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     every, steps = (*checks, *padding.checks(found[-1])), len(reference["loss"])

@@ -34,7 +34,7 @@ Two engines on one mesh are held against each other by the same tolerances: each
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,43 +43,18 @@ from runner.data.base import Array
 from runner.optim.paths import is_ema, is_slot, owner_of
 from runner.verify import points
 from runner.verify.rounding import cancelling
+from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, longer, movement
 
-RANKS: Mapping[str, float] = {"half": 0.5, "90%": 0.9, "99%": 0.99, "all": 1.0}
 PERTURBED_RUNS = 3
 # The largest of three draws of a size is below a quarter of another draw in about one of a thousand cases at equal
 # noise; and the perturbed runs' noise is the larger one.
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
 ULPS = 4.0
-# Adding n terms one by one errs by up to n/2 ulps, and by about sqrt(n) where the errors' signs are random; four times
-# that is more than any mesh was seen to do.
-_NOISE_FACTOR = 4.0
-# Half an ulp of a precision below float32: what each rounding errs by at most. Matrix products and convolutions add up
-# in float32 and round once; the gradients of all else (biases, embeddings) are added up in bfloat16 term by term, and
-# their errors grow with the root of the terms, up to all of what they are.
-HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 # Float64 errs by 2e-9 times what float32 does; what it leaves of terms that cancel is smaller than this share of what
 # float32 may leave, and no gradient that is not zero is, at two points chosen at random.
 _EXACTLY = 1e-6
 SIZE = "size"  # in place of a rank: the size of the whole array
-
-Trajectory = Mapping[str, Array]
-
-
-def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:
-    """Returns the noise of perturbed runs: what a float32 sum's order can do, times four, and a lower precision.
-
-    Args:
-      terms: length of the longest sum.
-      precision: `engine.precision`.
-      epsilon: distance of 1 to the next number of the dtype.
-    """
-    return _NOISE_FACTOR * epsilon * math.sqrt(max(terms, 1)) + HALF_ULPS[precision]
-
-
-def noise_of_sums(terms: int, precision: str) -> float:
-    """Returns the relative noise of gradients that no matrix product adds up, see `noise`; at most 1."""
-    return min(1.0, noise(terms, precision) + HALF_ULPS[precision] * math.sqrt(max(terms, 1)))
 
 
 @dataclass(frozen=True)
@@ -129,17 +104,24 @@ class Check:
 
 @dataclass(frozen=True)
 class _Arrays:
-    """One array of each run: on one device, there perturbed, what is judged, and what that is held against."""
+    """One array of each run.
 
-    single: Array
-    perturbed: Sequence[Array]
+    Attributes:
+      spread: what one device differs by from itself, see `runner.verify.spread.spread`.
+      found: what is judged.
+      expected: what that is held against.
+      moved: what of it is new: of a parameter its movement.
+    """
+
+    spread: Array
     found: Array
     expected: Array
+    moved: Array
 
 
 def compare(
     reference: Trajectory,
-    perturbed_runs: Sequence[Trajectory],
+    spread: Trajectory,
     mesh: Trajectory,
     noise: float,
     expected: Trajectory | None = None,
@@ -152,7 +134,7 @@ def compare(
       reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
         `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device; of each generic point what
         `runner.verify.points` lists.
-      perturbed_runs: the same of runs with noise.
+      spread: by key, what runs with noise differ by from that, see `runner.verify.spread.spread`.
       mesh: the same of the run on the mesh.
       noise: relative, of the perturbed runs.
       expected: the same of another engine's run on the mesh, to compare with in place of the reference. The
@@ -177,15 +159,13 @@ def compare(
             shapes = list(held[key].shape), list(mesh[key].shape)
             raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} there")
     noises = _Noises(noise, max(noise, sums), _cancelling(reference, noise, sums))
-    return [
-        _check(
-            key,
-            _Arrays(reference[key], [run[key] for run in perturbed_runs], mesh[key], held[key]),
-            reference,
-            noises,
-        )
+    initial = [_initial(key, held[key], mesh[key]) for key in keys if key.startswith("initial/") and not expected]
+    starts = {key: value for key, value in reference.items() if key.startswith("initial/") or points.is_given(key)}
+    held = {**held, **starts}
+    return initial + [
+        _check(key, _Arrays(spread[key], mesh[key], held[key], movement(held, key)), reference, noises)
         for key in keys
-        if expected is None or not key.startswith("initial/")
+        if not key.startswith("initial/")
     ]
 
 
@@ -222,8 +202,6 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) ->
     group, _, path = key.partition("/")
     if key == "loss":
         return _loss(arrays)
-    if group == "initial":
-        return _initial(path, arrays.expected, arrays.found)
     if group == "gradient":
         return _ranked("gradient", key, path, 1.5, arrays)
     if points.is_of_point(key):
@@ -231,15 +209,15 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) ->
     if is_slot(key):
         return _ranked("slot", key, owner_of(key), last, arrays)
     if is_ema(key):
-        return _ranked("average", key, path, last, arrays, reference[f"initial/{path}"])
+        return _ranked("average", key, path, last, arrays)
     kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noises.products)
-    return _ranked(kind, path, path, last, arrays, reference[f"initial/{path}"], sums)
+    return _ranked(kind, path, path, last, arrays, sums)
 
 
 def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
     """Compares what a generic point gave: its loss, a gradient, or what one step from there made of the state."""
     point, part, path = points.parsed(key)
-    if part == points.LOSS:
+    if is_loss(key):
         return replace(_loss(arrays), kind="point", name=key, rank="all", step=1.55)
     owner = owner_of(path)
     if part == points.GRADIENT:
@@ -248,15 +226,14 @@ def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises)
         zero = exact is not None and _largest(exact) < _EXACTLY * left and _largest(arrays.expected) < left
         return replace(found, zero=found.passed and zero)
     trained = points.prefix(point, points.GRADIENT) + owner in reference
-    start = reference[points.prefix(point, points.START) + path]
     own = noises.of(owner) if trained else noises.products
     sums = 0.0 if trained else noises.products
-    return _ranked("update", key, owner, 1.7, arrays, start, sums, size_noise=own)
+    return _ranked("update", key, owner, 1.7, arrays, sums, size_noise=own)
 
 
-def _initial(path: str, reference: Array, mesh: Array) -> Check:
+def _initial(key: str, reference: Array, mesh: Array) -> Check:
     """Initial weights are drawn whole from the seed, so they are equal to the last bit."""
-    return equal("initial", f"initial/{path}", path, 0, reference, mesh)
+    return equal("initial", key, key.removeprefix("initial/"), 0, reference, mesh)
 
 
 def equal(kind: str, name: str, variable: str, step: float, expected: Array, found: Array) -> Check:
@@ -269,10 +246,9 @@ def equal(kind: str, name: str, variable: str, step: float, expected: Array, fou
 
 def _loss(arrays: _Arrays) -> Check:
     """A step's loss is one number, so its tolerance is the perturbed runs' largest difference of all steps so far."""
-    single, expected = arrays.single, arrays.expected
+    expected = arrays.expected
     difference = np.abs(arrays.found.astype(np.float64) - expected)
-    spread = np.max([np.abs(run.astype(np.float64) - single) for run in arrays.perturbed], axis=0)
-    spread = np.maximum.accumulate(spread)
+    spread = np.maximum.accumulate(arrays.spread)
     floor = ULPS * float(np.finfo(np.float32).eps) * np.maximum(np.abs(expected), 1.0)
     tolerance = FACTOR * spread + floor
     ratios = _ratios(difference, tolerance)
@@ -304,7 +280,6 @@ def _ranked(
     variable: str,
     step: float,
     arrays: _Arrays,
-    start: Array | None = None,
     sums: float = 0.0,
     size_noise: float | None = None,
 ) -> Check:
@@ -316,23 +291,19 @@ def _ranked(
       variable: that it belongs to.
       step: after which it is compared.
       arrays: of each run.
-      start: what the array was before; None: it was nothing.
       sums: relative noise of an array that is itself a sum over the batch.
       size_noise: relative, that the whole may have in common; None: its size is not compared.
     """
-    expected = arrays.expected
-    moved = expected.astype(np.float64) - (0.0 if start is None else start.astype(np.float64))
+    expected, moved, (*ranked, wild) = arrays.expected, arrays.moved, arrays.spread
     scale = _largest(moved) or _largest(expected)
-    difference = at_ranks(arrays.found, expected)
-    spread = np.max([at_ranks(run, arrays.single) for run in arrays.perturbed], axis=0)
+    difference, spread = at_ranks(arrays.found, expected), np.asarray(ranked)
     ulps = ULPS * _epsilon(expected) * _largest(expected)
     tolerance = FACTOR * spread + ulps + sums * scale
     size = at_ranks(moved, np.zeros_like(moved))
     if size_noise is not None:
-        wild = max((abs(_longer(run, arrays.single, moved)) for run in arrays.perturbed), default=0.0)
         length = math.sqrt(float(np.sum(np.square(moved))))
         own = size_noise + _over(ulps, length) + ULPS * _epsilon(expected)
-        difference = np.append(difference, abs(_longer(arrays.found, expected, moved)) * scale)
+        difference = np.append(difference, abs(longer(arrays.found, expected, moved)) * scale)
         spread = np.append(spread, wild * scale)
         tolerance = np.append(tolerance, (FACTOR * wild + own + sums) * scale)
         size = np.append(size, scale)
@@ -360,23 +331,6 @@ def _resolution(size: Array, hidden: Array) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(size > 0, hidden / size, math.inf)
     return float(np.min(np.where(np.isfinite(found), found, math.inf), initial=math.inf))
-
-
-def _longer(values: Array, reference: Array, along: Array) -> float:
-    """Returns by what share of `along` values are longer than the reference, in its direction; 0 where it is zero."""
-    square = float(np.sum(np.square(along)))
-    difference = values.astype(np.float64) - reference.astype(np.float64)
-    return float(np.sum(difference * along)) / square if square else 0.0
-
-
-def at_ranks(values: Array, reference: Array) -> Array:
-    """Returns the largest difference of the closest half, 90%, 99% and all of the entries; NaN counts as infinite."""
-    difference = np.abs(values.astype(np.float64) - reference.astype(np.float64)).ravel()
-    if not difference.size:
-        return np.zeros(len(RANKS))
-    difference[np.isnan(difference)] = math.inf
-    places = [math.ceil(share * difference.size) - 1 for share in RANKS.values()]
-    return np.asarray(np.partition(difference, places)[places])
 
 
 def _epsilon(array: Array) -> float:

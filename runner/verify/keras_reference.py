@@ -19,7 +19,8 @@ from runner.config.errors import ConfigError
 from runner.data.base import Array
 from runner.engine.dtensor import masks
 from runner.engine.dtensor.adapters import make_adapter
-from runner.model import scope
+from runner.engine.dtensor.adapters.paths import named_variables
+from runner.model import scope, target
 from runner.optim.paths import slot_path
 from runner.optim.stock import stock_optimizer
 from runner.task import namespace
@@ -46,7 +47,12 @@ class KerasReference(Reference):
         with tf.device(self._device):
             adapter = make_adapter(request.config, request.data)
             self._model = adapter.plain()
-        self._variables = adapter.variables(self._model)
+            adapter.check(self._model, request.config)
+            self._variables = adapter.variables(self._model)
+            if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
+                # A module of our own has its like in tf_keras's layers.
+                self._model = adapter.exported(self.variables())
+                self._variables = named_variables(self._model)
         trainable = {id(variable) for variable in self._model.trainable_variables}
         self._trainable = {path: held for path, held in self._variables.items() if id(held) in trainable}
         self.initial = self.variables()

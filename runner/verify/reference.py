@@ -21,9 +21,8 @@ from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.schedules import learning_rate
 from runner.task import namespace
 from runner.verify import points
-from runner.verify.compare import noise_of_sums
 from runner.verify.request import Request
-from runner.verify.rounding import cancelling, off, off_weights, shaken
+from runner.verify.rounding import cancelling, noise_of_sums, off, off_weights, shaken
 
 logger = logging.getLogger(__name__)
 
@@ -161,16 +160,15 @@ class Reference(ABC):
             found |= points.keyed(number, points.GRADIENT, gradients) | points.keyed(number, points.END, end)
         return found
 
-    def exact(self, given: Mapping[str, Array], found: Mapping[str, Array], noise: float) -> dict[str, Array]:
+    def exact(self, found: Mapping[str, Array], noise: float) -> dict[str, Array]:
         """Takes gradients in float64 at the points where they may be nothing but rounding; empty where none may.
 
         Args:
-          given: what `points` returned.
-          found: what `at_points` returned.
+          found: what `points` and `at_points` returned.
           noise: relative, of the perturbed runs.
         """
         suspects: dict[int, list[str]] = {}
-        for number in points.numbers(given):
+        for number in points.numbers(found):
             gradients = points.part(found, number, points.GRADIENT)
             left = cancelling(gradients, noise, self._sums)
             suspects[number] = [path for path, value in gradients.items() if np.max(np.abs(value)) < left[path]]
@@ -180,7 +178,7 @@ class Reference(ABC):
         try:
             with self.in_float64() as twin:
                 for number, paths in suspects.items():
-                    step, start = int(given[f"point{number}/{points.STEP}"]), points.part(given, number, points.START)
+                    step, start = int(found[f"point{number}/{points.STEP}"]), points.part(found, number, points.START)
                     twin.load({path: start[path] for path in twin.initial}, {}, step)
                     _, gradients = twin._step_gradients(step, 0.0, np.random.default_rng(0))
                     exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})

@@ -16,8 +16,9 @@ from rich.table import Table
 
 from runner.plan.table import break_path
 from runner.verify import points
-from runner.verify.compare import FACTOR, PERTURBED_RUNS, ULPS, Check, noise_of_sums
+from runner.verify.compare import FACTOR, PERTURBED_RUNS, ULPS, Check
 from runner.verify.parity import Parity
+from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")

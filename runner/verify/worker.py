@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from runner.config.errors import ConfigError, DataError, EngineError
 from runner.engine import registry
 from runner.host.late import late
-from runner.verify.compare import PERTURBED_RUNS, noise
+from runner.verify.compare import PERTURBED_RUNS
 from runner.verify.on_mesh import train
 from runner.verify.parity import second
 from runner.verify.reference import Reference
 from runner.verify.request import Request, read_arrays, read_request, write_arrays
+from runner.verify.rounding import noise
+from runner.verify.spread import spread
 
 if TYPE_CHECKING:
     from runner.verify import jax_reference, keras_reference
@@ -89,12 +91,11 @@ def _reference(request: Request, folder: Path) -> dict[str, float]:
     most = request.config.verify.seconds
     trained = reference.train(request.batches.steps, seconds=math.inf if most is None else most)
     steps, given = len(trained["loss"]), reference.points(trained)
-    found = reference.at_points(given)
-    write_arrays(folder / "reference.npz", {**trained, **given, **found, **reference.exact(given, found, size)})
-    for number in range(PERTURBED_RUNS):
-        seed = number + 1
-        perturbed = {**reference.train(steps, size, seed), **reference.at_points(given, size, seed)}
-        write_arrays(folder / f"perturbed_{number}.npz", perturbed)
+    single = {**trained, **given, **reference.at_points(given)}
+    write_arrays(folder / "reference.npz", {**single, **reference.exact(single, size)})
+    seeds = range(1, PERTURBED_RUNS + 1)
+    perturbed = ({**reference.train(steps, size, seed), **reference.at_points(given, size, seed)} for seed in seeds)
+    write_arrays(folder / "spread.npz", spread(single, perturbed))
     return {"terms": reference.longest_sum, "noise": size}
 
 

@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from runner.verify.compare import FACTOR, ULPS, Check, at_ranks, compare, noise
+from runner.verify.compare import FACTOR, ULPS, Check, compare
 from runner.verify.report import Verification, config_hash
+from runner.verify.rounding import noise
+from runner.verify.spread import at_ranks, spread
 
 EPSILON = float(np.finfo(np.float32).eps)
 Arrays = dict[str, np.ndarray]
@@ -32,7 +34,7 @@ def run(seed: int = 0, shift: float = 0.0, steps: int = 3) -> Arrays:
 
 def checks(mesh: Arrays, noise_shift: float = 1e-5) -> dict[str, Check]:
     perturbed_runs = [run(seed, noise_shift) for seed in (1, 2, 3)]
-    return {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
+    return {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
 
 
 def failed(found: dict[str, Check]) -> set[str]:
@@ -64,7 +66,7 @@ def test_one_wild_entry_of_a_perturbed_run_does_not_hide_that_most_entries_are_o
     perturbed_runs[0]["final/d1/kernel"][3, 3] += 1.0
     mesh = run()
     mesh["final/d1/kernel"] += 1e-3
-    found = {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
+    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank != "all"
 
@@ -74,9 +76,9 @@ def test_an_entry_that_is_wild_in_a_perturbed_run_too_is_allowed_and_another_is_
     perturbed_runs[1]["final/d1/kernel"][3, 3] += 0.1
     mesh = run()
     mesh["final/d1/kernel"][5, 5] += 0.1
-    assert all(check.passed for check in compare(run(), perturbed_runs, mesh, 0.0))
+    assert all(check.passed for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0))
     mesh["final/d1/kernel"][5, 5] += 0.4
-    found = {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
+    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
     assert failed(found) == {"d1/kernel"}
     assert found["d1/kernel"].rank == "all"
 
@@ -87,7 +89,7 @@ def test_a_part_of_the_entries_is_enough_to_fail(share: float) -> None:
     mesh = run()
     entries = mesh["gradient/d1/kernel"].reshape(-1)
     entries[: int(share * entries.size)] *= 2
-    found = {check.name: check for check in compare(run(), perturbed_runs, mesh, 0.0)}
+    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), mesh, 0.0)}
     assert failed(found) == {"gradient/d1/kernel"}
     assert found["gradient/d1/kernel"].ratio > 1000
 
@@ -118,7 +120,7 @@ def test_what_is_not_finite_fails(key: str, value: float) -> None:
 def test_a_perturbed_run_that_is_not_finite_allows_nothing() -> None:
     perturbed_runs = [run(seed, 1e-5) for seed in (1, 2, 3)]
     perturbed_runs[0]["final/d1/kernel"][:] = np.nan
-    found = {check.name: check for check in compare(run(), perturbed_runs, run(4, 1e-5), 0.0)}
+    found = {check.name: check for check in compare(run(), spread(run(), perturbed_runs), run(4, 1e-5), 0.0)}
     assert failed(found) == {"d1/kernel"}
 
 
@@ -149,10 +151,12 @@ def test_whole_numbers_are_compared_exactly() -> None:
     for key in ("initial/bn/mean", "final/bn/mean"):
         held[key] = np.arange(10, dtype=np.int32)
         moved[key] = np.arange(10, dtype=np.int32)
-    found = compare(held, [held], moved, 1e-3)
+    found = compare(held, spread(held, [held]), moved, 1e-3)
     assert all(check.passed for check in found)
     moved["final/bn/mean"][3] += 1
-    assert [check.name for check in compare(held, [held], moved, 1e-3) if not check.passed] == ["bn/mean"]
+    assert [check.name for check in compare(held, spread(held, [held]), moved, 1e-3) if not check.passed] == [
+        "bn/mean"
+    ]
 
 
 def test_arrays_that_one_side_lacks_or_has_in_another_shape_are_named() -> None:
@@ -182,7 +186,7 @@ def test_a_batch_statistic_may_differ_by_the_noise_of_its_own_sum() -> None:
     for share, passes in ((0.5, True), (2.0, False)):
         mesh = run()
         mesh["final/bn/mean"] += share * 1e-3 * moved
-        found = {check.name: check for check in compare(run(), [run()], mesh, 1e-3)}
+        found = {check.name: check for check in compare(run(), spread(run(), [run()]), mesh, 1e-3)}
         assert failed(found) == (set() if passes else {"bn/mean"})
 
 

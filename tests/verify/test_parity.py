@@ -12,9 +12,11 @@ import pytest
 from runner.config import checks
 from runner.config.errors import ConfigError
 from runner.config.schema import AgainstConfig, RunConfig
-from runner.verify.compare import compare, noise
+from runner.verify.compare import compare
 from runner.verify.parity import Parity, parity, second
 from runner.verify.report import Verification
+from runner.verify.rounding import noise
+from runner.verify.spread import spread
 from tests.engine import cases
 from tests.verify.test_compare import run
 from tests.verify.test_verify import WIDE, broken, command, failures, result
@@ -64,11 +66,11 @@ def test_the_two_are_compared_with_each_other_by_the_single_devices_tolerance() 
     first["initial/d1/kernel"] = np.zeros_like(first["initial/d1/kernel"])  # drawn in another way
     for both in (first, other):
         both["gradient/d1/kernel"] += 1.0  # off from the single device together
-    found = compare(run(), perturbed_runs, other, 0.0, first, SIDES)
+    found = compare(run(), spread(run(), perturbed_runs), other, 0.0, first, SIDES)
     assert all(check.passed for check in found)
     assert {check.kind for check in found} == {"loss", "gradient", "parameter", "statistic", "slot"}
     other["gradient/d1/kernel"] += 1e-3
-    found = compare(run(), perturbed_runs, other, 0.0, first, SIDES)
+    found = compare(run(), spread(run(), perturbed_runs), other, 0.0, first, SIDES)
     assert [check.name for check in found if not check.passed] == ["gradient/d1/kernel"]
     report = Verification(tuple(found), 3, "batch=8", 128, noise(128), Parity("a", "b"))
     assert "differs: b differs from a on batch=8, first in gradient/d1/kernel, step 1" in report.verdict()
@@ -79,7 +81,7 @@ def test_engines_of_other_variables_are_named() -> None:
     other = run()
     other["final/d1/bias"] = other["final/bn/mean"]
     with pytest.raises(ValueError, match="engine a and engine b do not hold the same arrays: final/d1/bias"):
-        compare(run(), [run()], other, 0.0, run(), SIDES)
+        compare(run(), spread(run(), [run()]), other, 0.0, run(), SIDES)
 
 
 @pytest.mark.slow

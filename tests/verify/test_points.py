@@ -9,6 +9,7 @@ from runner.verify import points
 from runner.verify.compare import Check, compare
 from runner.verify.report import Verification
 from runner.verify.rounding import shaken
+from runner.verify.spread import spread
 from runner.verify.verdict import SHARP, outcome_of, sharpness
 
 NOISE = 1e-5
@@ -85,7 +86,7 @@ def judged(given: Arrays, factor: dict[str, float] | None = None, exact: float |
     reference = a_run(given)
     if exact is not None:
         reference["point0/exact/conv/bias"] = np.full(8, exact)
-    return compare(reference, twins, a_run(given, factor), NOISE)
+    return compare(reference, spread(reference, twins), a_run(given, factor), NOISE)
 
 
 def test_gradients_that_agree_are_proven_and_each_variable_says_what_would_be_seen() -> None:
@@ -111,9 +112,9 @@ def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
     mesh = a_run(given)
     path = "point0/gradient/conv/kernel"
     mesh[path] = (mesh[path] * (1 + 0.02 * rng.normal(size=mesh[path].shape))).astype(np.float32)
-    assert all(check.passed for check in compare(a_run(given), twins, mesh, 1e-4))
+    assert all(check.passed for check in compare(a_run(given), spread(a_run(given), twins), mesh, 1e-4))
     mesh[path] *= 1.1
-    (found,) = [check for check in compare(a_run(given), twins, mesh, 1e-4) if not check.passed]
+    (found,) = [check for check in compare(a_run(given), spread(a_run(given), twins), mesh, 1e-4) if not check.passed]
     assert (found.name, found.rank) == (path, "size")
 
 
@@ -134,7 +135,7 @@ def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_proven() -> Non
 def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
-    found = compare(a_run(given), twins, a_run(given), NOISE)
+    found = compare(a_run(given), spread(a_run(given), twins), a_run(given), NOISE)
     assert outcome_of(found) == "not proven"
     report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
     assert report.named == ("conv/bias",)
@@ -154,4 +155,4 @@ def test_a_gradient_that_never_arrives_proves_nothing() -> None:
 def test_without_a_point_nothing_is_proven() -> None:
     given = gradients()
     bare = {key: value for key, value in a_run(given).items() if not points.is_of_point(key)}
-    assert outcome_of(compare(bare, [bare], bare, NOISE)) == "not proven"
+    assert outcome_of(compare(bare, spread(bare, [bare]), bare, NOISE)) == "not proven"
