@@ -37,6 +37,7 @@ from runner.data.base import Array
 from runner.host import paths
 from runner.verify import check
 from runner.verify.children import Outcome
+from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
 from tests import forks
 from tests.campaign import networks
@@ -77,7 +78,7 @@ class Result:
       tried: what was run.
       outcome: `proven`, `not proven`, `differs`, `equivalent` (the same as the sound run to the last bit), or how it
         failed.
-      named: variables that the verdict names.
+      named: variables that the verdict names, see `culprits`.
       seconds: that the mesh's side took.
     """
 
@@ -221,7 +222,7 @@ class Scene:
             return Result(self.name, tried, f"{said['kind']}: {said['text']}", (), seconds)
         try:
             found = check.judged(config, folder, {**self._said, "mesh": said})
-            outcome, named = found.outcome, tuple(found.named)
+            outcome, named = found.outcome, culprits(found)
             if tried.sound:
                 self._sound[tried.name] = read_arrays(folder / "mesh.npz")
             elif outcome == "proven" and self._is_same(tried, read_arrays(folder / "mesh.npz")):
@@ -261,6 +262,20 @@ class Scene:
             finally:
                 watch.cancel()
                 process.kill()
+
+
+def culprits(found: Verification) -> tuple[str, ...]:
+    """Returns the variables of the checks that failed nearest to where an error comes from, in the verdict's order.
+
+    A wrong gradient moves every variable in the end: what counts is whose gradient is wrong, and where none is, what a
+    step makes wrong of what it is given.
+    """
+    failed = [each for each in found.checks if not each.passed and each.variable]
+    for kinds in (("gradient", "point"), ("update",)):
+        first = {each.variable for each in failed if each.kind in kinds}
+        if first:
+            return tuple(name for name in found.named if name in first)
+    return tuple(found.named)
 
 
 def _drawn(tries: dict[int, Try], cases: int, seed: str) -> dict[int, Try]:

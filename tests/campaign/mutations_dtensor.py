@@ -84,10 +84,10 @@ class DTensorHooks(Hooks):
         self.patches.put(dtensor_engine, "packing", lambda *_, **__: None)
         self.patches.wrap(Steps, "_gradients", make)
 
-    def constraints(self, change: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
+    def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def constrained(update: Any, path: Any, weight: Any, variable: Any) -> Any:
-                return change(lambda w: sound(update, path, w, variable), weight)
+            def constrained(update: Any, path: Any, weight: Any, *given: Any) -> Any:
+                return change(path, weight, lambda w: sound(update, path, w, *given))
 
             return constrained
 

@@ -96,6 +96,7 @@ class Hooks(ABC):
       paths: of the trainable variables, in the engine's order; known once an engine was built.
       module: of the engine's arrays.
       ops: functions of them.
+      aim: what `scaled` does to the gradient of which variable: multiplies it, adds to it, multiplies its second half.
     """
 
     def __init__(self, config: RunConfig, module: ModuleType) -> None:
@@ -103,7 +104,7 @@ class Hooks(ABC):
         self.patches = Patches()
         self.paths: tuple[str, ...] = ()
         self._left: Iterator[str] = iter(())
-        self.chosen: Array = np.zeros(4, np.float32)
+        self.aim: tuple[str, tuple[float, float, float]] = "", (1.0, 0.0, 1.0)
         self._follow_paths()
 
     @property
@@ -114,6 +115,12 @@ class Hooks(ABC):
     def parts(self) -> int:
         """How many devices a batch is split over."""
         return self.config.mesh.axes["batch"]
+
+    @property
+    def chosen(self) -> Array:
+        """What `scaled` does: number of a variable from 1 on, factor, what is added, factor of the second half."""
+        path, values = self.aim
+        return np.asarray([self.paths.index(path) + 1 if path else 0, *values], np.float32)
 
     @abstractmethod
     def _follow_paths(self) -> None:
@@ -132,8 +139,8 @@ class Hooks(ABC):
         """Hands over what the model reads of each trainable variable: path, value and slots."""
 
     @abstractmethod
-    def constraints(self, change: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
-        """Replaces what holds a weight to its constraint after an update: (sound, weight) -> weight."""
+    def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
+        """Replaces what holds a weight to its constraint after an update: (path, weight, sound) -> weight."""
 
     @abstractmethod
     def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
@@ -153,11 +160,7 @@ class Hooks(ABC):
 
     @abstractmethod
     def scaled(self) -> None:
-        """Changes gradients by what `chosen` says when a program is run, so that one program serves all.
-
-        `chosen` holds the number of a variable from 1 on, what its gradient is multiplied by, what is added to it,
-        and what the second half of its entries is multiplied by.
-        """
+        """Changes gradients by what `chosen` is when a program is run, so that one program serves all."""
 
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers of a model, those inside of others too."""
@@ -261,11 +264,6 @@ def first_half(shape: Sequence[int]) -> Array:
     half = np.ones(int(np.prod(shape)), np.float32)
     half[half.size // 2 :] = 0.0
     return half.reshape(shape)
-
-
-def numbered(paths: Sequence[str], path: str) -> int:
-    """Returns the number of a variable from 1 on."""
-    return list(paths).index(path) + 1
 
 
 Way = Callable[[Hooks, str], None]

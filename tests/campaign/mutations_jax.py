@@ -78,10 +78,10 @@ class JaxHooks(Hooks):
 
         self.patches.wrap(Step, "gradients", make)
 
-    def constraints(self, change: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
+    def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
             def constrained(step: Any, index: Any, weight: Any) -> Any:
-                return change(lambda w: sound(step, index, w), weight)
+                return change(self.paths[index], weight, lambda w: sound(step, index, w))
 
             return constrained
 

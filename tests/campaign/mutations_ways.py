@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from runner import arrays
 from runner.data.base import WEIGHT, Array
 from runner.engine import calls
 from runner.engine.base import HostBatches
@@ -172,7 +173,7 @@ def epsilon_in_the_root(hooks: Hooks, moment: Moment, rule: Rule) -> Updated:
     config, ops = hooks.config.optimizer, hooks.ops
     _, slots = rule(moment)
     b1, b2, epsilon = (float(each or 0) for each in (config.beta_1, config.beta_2, config.epsilon))
-    power = rules.arrays.of(hooks.module).power
+    power = arrays.of(hooks.module).power
     alpha = moment.rate * ops.sqrt(1 - power(b2, moment.step)) / (1 - power(b1, moment.step))
     weight = moment.w * (1.0 - (config.weight_decay or 0.0) * moment.rate)
     return weight - slots["m"] * alpha / ops.sqrt(slots["v"] + epsilon), slots
@@ -232,7 +233,7 @@ def by_half_the_norm(hooks: Hooks, _: str) -> None:
 
 
 def constraint_skipped(hooks: Hooks, _: str) -> None:
-    hooks.constraints(lambda __, weight: weight)
+    hooks.constraints(lambda _, weight, __: weight)
 
 
 def _held(hooks: Hooks, w: Tensor, most: float, axis: int) -> Tensor:
@@ -242,8 +243,7 @@ def _held(hooks: Hooks, w: Tensor, most: float, axis: int) -> Tensor:
 
 def constraint_along_the_wrong_axis(hooks: Hooks, path: str) -> None:
     """Holds the rows of a matrix to the norm that its columns are to have."""
-    del path
-    hooks.constraints(lambda __, weight: _held(hooks, weight, 0.5, 1) if len(weight.shape) == 2 else weight)
+    hooks.constraints(lambda name, w, sound: _held(hooks, w, 0.5, 1) if name == path else sound(w))
 
 
 def constraint_before_the_update(hooks: Hooks, path: str) -> None:
@@ -251,7 +251,7 @@ def constraint_before_the_update(hooks: Hooks, path: str) -> None:
         return rule(replace(moment, w=_held(hooks, moment.w, 0.5, 0))) if moment.path == path else rule(moment)
 
     hooks.updates(change)
-    hooks.constraints(lambda __, weight: weight)
+    hooks.constraints(lambda name, w, sound: w if name == path else sound(w))
 
 
 def read_a_step_late(hooks: Hooks, path: str) -> None:

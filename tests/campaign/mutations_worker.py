@@ -16,13 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from runner.config.errors import ConfigError, DataError, EngineError
 from runner.engine import registry
 from runner.verify import on_mesh, worker
 from runner.verify.request import read_request
-from tests.campaign.mutations_hooks import Hooks, numbered
+from tests.campaign.mutations_hooks import Hooks
 from tests.campaign.mutations_table import MUTATIONS
 
 JOBS = "jobs.json"
@@ -110,10 +108,7 @@ class Sides:
                 held["engine"] = _rebuilt(registry.make_engine(*given, **named))
             return held["engine"]
 
-        hooks.chosen = np.asarray([0.0, 1.0, 0.0, 1.0], np.float32)
-        if job.path:
-            factor, added, second = job.chosen
-            hooks.chosen = np.asarray([numbered(self._order(), job.path), factor, added, second], np.float32)
+        hooks.aim = job.path, job.chosen
         before, on_mesh.make_engine = on_mesh.make_engine, make
         try:
             return dict(worker.run_side("mesh", folder))
@@ -125,12 +120,6 @@ class Sides:
         if self._scaled is not None:
             self._scaled[0].patches.undo()
             self._scaled = None
-
-    def _order(self) -> tuple[str, ...]:
-        """Returns the trainable variables in the engine's order, known when it was built: it is built once before."""
-        assert self._scaled is not None
-        assert self._scaled[0].paths, "the first of these jobs scales nothing"
-        return self._scaled[0].paths
 
     def _hooks(self) -> Hooks:
         module, name = _HOOKS[self._config.engine.name]
