@@ -301,6 +301,29 @@ def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: s
     assert kind == "killed" or "a bug of the engine" in log.read_text()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_error_of_a_users_layer_is_told_in_its_own_words(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "raising.py").write_text(
+        "def build(keras, input_shape, num_classes):\n"
+        "    class Raising(keras.layers.Layer):\n"
+        "        def call(self, x, training=None):\n"
+        "            if training:\n"
+        "                raise ValueError('no training with me')\n"
+        "            return x\n"
+        "    layers = [keras.layers.Flatten(), Raising(), keras.layers.Dense(num_classes)]\n"
+        "    return keras.Sequential([keras.Input(input_shape), *layers])\n"
+    )
+    chosen = ["model=custom", "model._target_=raising.build", f"engine={engine}", "mesh=batch2", "tracking=none"]
+    (folder := tmp_path / "run").mkdir()
+    held = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    arguments = ["-m", "runner.verify", "dataset=digits", *chosen, "verify.steps=1", f"hydra.run.dir={folder}"]
+    done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=held, capture_output=True, text=True)
+    assert done.returncode in (1, 2)
+    assert len(done.stderr.splitlines()) == 1
+    assert "no training with me" in done.stderr
+    assert "exited" not in done.stderr
+
+
 def test_a_side_that_refuses_the_config_ends_in_exit_code_two(tmp_path: Path) -> None:
     rule = "layout.rules=[{match: nowhere/kernel, spec: [null, model]}]"
     done = command(tmp_path, "mesh=batch4_model2", rule, "tracking=none", "verify.steps=1", code=2)
