@@ -1,0 +1,106 @@
+"""Trial calls of a built Keras 3 model: what a training call keeps, and what an evaluation would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import keras
+import numpy as np
+
+from runner.config.errors import ConfigError
+from runner.config.schema import RunConfig
+from runner.data.base import Array, Batch
+from runner.engine.base import DataSpec
+from runner.engine.jax import private
+from runner.engine.jax.names import Names
+from runner.model import contract, padding, scope
+
+Values = list[jax.Array]
+
+
+def check_kept(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
+    """Checks what calls of a model leave in the variables that no gradient changes.
+
+    A model of Keras's own layers alone costs nothing here, but for one trace where batches are padded and it has such
+    variables; a call is computed only where something is kept, or where a user's code may mix examples.
+
+    Raises:
+      ConfigError: an evaluation changes one; padding would count in one, in an added loss or in other examples.
+    """
+    layers = [model, *private.all_layers(model)]
+    paths = _kept(model)
+    pads, own = config.dataset.remainder == "pad", contract.has_own_code(layers)
+    if _is_abstract(model) or not (own or pads):
+        return
+    if paths and own:
+        for path in _changed(model, data, paths, training=False):
+            raise ConfigError(
+                f"model._target_={config.model.target} is refused: variable {path} is changed by a call with "
+                "training=False, and an evaluation may change nothing; change it where `training` is true"
+            )
+    adds = own or contract.has_activity_loss(layers)
+    if pads and (adds or (paths and _changed(model, data, paths, training=True))):
+        before = {path: np.asarray(variable.value) for path, variable in paths.items()}
+        padding.check(_call(model, config, list(paths)), data.inputs, before, config.trainer.accumulate_steps)
+
+
+def _is_abstract(model: keras.Model) -> bool:
+    """Tells whether the variables have shapes and no values, as a plan makes them."""
+    return any(isinstance(variable.value, jax.core.Tracer) for variable in model.variables)
+
+
+def _kept(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns path -> variable that no gradient changes, random generators' states left out."""
+    trained = {id(variable) for variable in model.trainable_variables}
+    return {path: variable for path, variable in Names(model).variables.items() if id(variable) not in trained}
+
+
+def _values(variables: Sequence[keras.Variable]) -> Values:
+    return [variable.value for variable in variables]
+
+
+def _changed(model: keras.Model, data: DataSpec, paths: dict[str, keras.Variable], *, training: bool) -> list[str]:
+    """Returns the paths of the variables that a call gives a new value, found by tracing it."""
+    names = {id(variable): path for path, variable in paths.items()}
+    others = model.non_trainable_variables
+    changed: list[str] = []
+
+    def traced(trainable: Values, non_trainable: Values, inputs: object) -> None:
+        with scope.enter(scope.Scope(0, 0 if training else None)):
+            _, new = model.stateless_call(
+                trainable, non_trainable, inputs, **private.training_argument(model, training=training)
+            )
+        pairs = zip(others, non_trainable, new, strict=True)
+        changed.extend(names[id(v)] for v, old, value in pairs if value is not old and id(v) in names)
+
+    specs = {name: jax.ShapeDtypeStruct((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
+    jax.eval_shape(traced, _values(model.trainable_variables), _values(others), _taken(specs))
+    return changed
+
+
+def _call(model: keras.Model, config: RunConfig, paths: Sequence[str]) -> padding.Call:
+    """Returns the training call that `runner.model.padding` tries."""
+    weights, others = model.trainable_variables, model.non_trainable_variables
+    variables = Names(model).variables
+    indices = [next(i for i, each in enumerate(others) if each is variables[path]) for path in paths]
+
+    @jax.jit
+    def traced(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
+        with scope.enter(scope.Scope(config.trainer.seed, 0)):
+            outputs, new, losses = model.stateless_call(
+                trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)
+            )
+        return [new[index] for index in indices], list(losses), jax.tree.leaves(outputs)
+
+    def call(batch: Batch) -> padding.Called:
+        found = traced(_values(weights), _values(others), _taken(dict(batch)))
+        kept, losses, outputs = ([np.asarray(each) for each in part] for part in found)
+        return padding.Called(dict(zip(paths, kept, strict=True)), losses, outputs)
+
+    return call
+
+
+def _taken(inputs: dict[str, Array] | dict[str, jax.ShapeDtypeStruct]) -> object:
+    """Returns what a model is called with: its one input, or all by name."""
+    return inputs if len(inputs) > 1 else next(iter(inputs.values()))

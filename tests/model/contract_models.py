@@ -1,0 +1,250 @@
+"""Models that ask for more of a step than its gradients, for `tests.model.contract_worker`. Import no library."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+CONSTRAINTS = ("max_norm", "non_neg", "unit_norm", "min_max_norm", "centred")
+
+
+def maths(keras: Any) -> SimpleNamespace:
+    """Returns a few functions of tensors, of whichever Keras."""
+    if hasattr(keras, "ops"):
+        return SimpleNamespace(mean=keras.ops.mean, sum=keras.ops.sum, square=keras.ops.square, shape=keras.ops.shape)
+    tf = importlib.import_module("tensorflow")
+    return SimpleNamespace(mean=tf.reduce_mean, sum=tf.reduce_sum, square=tf.square, shape=tf.shape)
+
+
+def _constraint(keras: Any, kind: str) -> Any:
+    kinds = keras.constraints
+    if kind == "centred":  # a user's own, of the whole weight
+
+        class Centred(kinds.Constraint):  # type: ignore[misc]
+            def __call__(self, w: Any) -> Any:
+                return w - maths(keras).mean(w)
+
+        return Centred()
+    made = {
+        "max_norm": lambda: kinds.MaxNorm(0.1),
+        "non_neg": kinds.NonNeg,
+        "unit_norm": kinds.UnitNorm,
+        "min_max_norm": lambda: kinds.MinMaxNorm(0.2, 0.6, rate=0.5),
+        "none": lambda: None,
+    }
+    return made[kind]()
+
+
+def constrained(keras: Any, input_shape: Any, num_classes: int, kind: str = "max_norm", width: int = 16) -> Any:
+    """Two dense layers whose kernels and biases have constraints; one of a deeper layer is set late."""
+    own = {"kernel_constraint": _constraint(keras, kind), "bias_constraint": _constraint(keras, "non_neg")}
+    free = {} if kind == "none" else own
+    second = {} if kind == "none" else {"kernel_constraint": _constraint(keras, kind)}
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            keras.layers.Flatten(name="flat"),
+            keras.layers.Dense(width, activation="tanh", name="d1", **free),
+            keras.layers.Dense(num_classes, name="d2", **second),
+        ]
+    )
+
+
+def subclassed(keras: Any, input_shape: Any, num_classes: int, kind: str = "max_norm") -> Any:
+    """A subclassed model whose `call` knows of no training, with a constraint."""
+    del input_shape
+
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat = keras.layers.Flatten()
+            self.d1 = keras.layers.Dense(16, activation="tanh", kernel_constraint=_constraint(keras, kind))
+            self.d2 = keras.layers.Dense(num_classes)
+
+        def call(self, x: Any) -> Any:
+            return self.d2(self.d1(self.flat(x)))
+
+    return Net()
+
+
+def _net(keras: Any, input_shape: Any, num_classes: int, *middle: Any) -> Any:
+    hidden = keras.layers.Dense(16, activation="tanh", name="d1")
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            keras.layers.Flatten(name="flat"),
+            hidden,
+            *middle,
+            keras.layers.Dense(num_classes, name="d2"),
+        ]
+    )
+
+
+def _adding(keras: Any, what: str) -> Any:
+    ops = maths(keras)
+
+    class Adding(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any, training: Any = None) -> Any:
+            if what == "mean":
+                self.add_loss(ops.mean(ops.square(x)))
+            elif what == "sum":
+                self.add_loss(1e-3 * ops.sum(ops.square(x)))
+            elif what == "training":
+                self.add_loss(ops.mean(ops.square(x)) * (0.5 if training else 100.0))
+            elif what == "rows":
+                self.add_loss(1e-3 * ops.sum(ops.square(x), axis=1))
+            return x
+
+    return Adding(name="adding")
+
+
+def adds_loss(keras: Any, input_shape: Any, num_classes: int, what: str = "mean") -> Any:
+    """A layer adds a loss of the batch."""
+    return _net(keras, input_shape, num_classes, _adding(keras, what))
+
+
+def regularized(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer has an activity regulariser, another one of its kernel."""
+    return _net(
+        keras,
+        input_shape,
+        num_classes,
+        keras.layers.Dense(8, activation="tanh", name="d3", activity_regularizer=keras.regularizers.L2(0.01)),
+        keras.layers.Dense(8, name="d5", kernel_regularizer=keras.regularizers.L1(0.001)),
+    )
+
+
+def _keeping(keras: Any, what: str) -> Any:
+    ops = maths(keras)
+
+    class Keeping(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, input_shape: Any) -> None:
+            whole = what in ("steps", "rows", "evaluation")
+            self.kept = self.add_weight(
+                shape=() if whole else (int(input_shape[-1]),),
+                initializer="zeros",
+                dtype="int32" if whole else "float32",
+                trainable=False,
+                name="kept",
+            )
+
+        def call(self, x: Any, training: Any = None) -> Any:
+            if what == "evaluation" or (training and what == "steps"):
+                self.kept.assign(self.kept + 1)
+            elif training and what == "rows":
+                self.kept.assign(self.kept + ops.shape(x)[0])
+            elif training and what == "mean":
+                self.kept.assign(self.kept * 0.9 + 0.1 * ops.mean(x, axis=0))
+            elif what == "mixed":
+                return x - ops.mean(x, axis=0)
+            return x if what != "mean" else x - self.kept
+
+    return Keeping(name="keeping")
+
+
+def keeps(keras: Any, input_shape: Any, num_classes: int, what: str = "mean") -> Any:
+    """A layer keeps a running mean, or counts steps or rows."""
+    return _net(keras, input_shape, num_classes, _keeping(keras, what))
+
+
+def frozen(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A nested model is frozen after it was put into the outer one, its batch normalisation with it."""
+    inner = keras.Sequential(
+        [
+            keras.Input((16,)),
+            keras.layers.Dense(8, activation="tanh", name="d3"),
+            keras.layers.BatchNormalization(name="norm"),
+        ],
+        name="inner",
+    )
+    model = _net(keras, input_shape, num_classes, inner)
+    inner.trainable = False
+    return model
+
+
+def noisy(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """Two layers draw from generators of their own."""
+    noise = [keras.layers.GaussianNoise(0.3, seed=5), keras.layers.GaussianNoise(0.1)]
+    return _net(keras, input_shape, num_classes, *noise)
+
+
+def same_names(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """Two nested models have layers of one name."""
+
+    def nested(name: str) -> Any:
+        taken = keras.Input((16,))
+        given = keras.layers.Dense(16, activation="tanh", name="inside")(taken)
+        return keras.Model(taken, given, name=name)
+
+    taken = keras.Input(input_shape)
+    x = keras.layers.Dense(16, name="d1")(keras.layers.Flatten()(taken))
+    x = keras.layers.Add()([nested("one")(x), nested("two")(x)])
+    return keras.Model(taken, keras.layers.Dense(num_classes, name="d2")(x))
+
+
+# What a run refuses, each with what its one line says.
+
+
+def own_step(keras: Any, input_shape: Any, num_classes: int, method: str = "train_step") -> Any:
+    """A model has a method of `fit` of its own."""
+
+    def own(*args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+
+    made = type("Own", (keras.Sequential,), {method: own})
+    return made([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(num_classes)])
+
+
+def compiled(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """The builder compiles the model."""
+    model = _net(keras, input_shape, num_classes)
+    model.compile(optimizer="sgd", loss="mse")
+    return model
+
+
+def half(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer computes in float16."""
+    return _net(keras, input_shape, num_classes, keras.layers.Dense(4, dtype="mixed_float16", name="half"))
+
+
+def narrow(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer's variables are bfloat16."""
+    return _net(keras, input_shape, num_classes, keras.layers.Dense(4, dtype="bfloat16", name="narrow"))
+
+
+def measured(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """A layer keeps a metric."""
+
+    class Measuring(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(name="measuring")
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    return _net(keras, input_shape, num_classes, Measuring())
+
+
+def stateful(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """An RNN hands its state on."""
+    shape = input_shape[:2]
+    taken = keras.Input(batch_shape=(16, *shape)) if hasattr(keras, "ops") else keras.Input(shape, 16)
+    rnn = keras.layers.SimpleRNN(4, stateful=True, name="rnn")
+    return keras.Sequential([taken, rnn, keras.layers.Dense(num_classes)])
+
+
+def masked(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """The output carries a mask."""
+    del input_shape
+    taken = keras.Input((5, 4))
+    x = keras.layers.Masking()(taken)
+    return keras.Model(taken, keras.layers.Dense(num_classes)(x))
+
+
+def float8(keras: Any, input_shape: Any, num_classes: int) -> Any:
+    """Keras 3's float8 layers set variables by their gradients."""
+    model = _net(keras, input_shape, num_classes)
+    model.quantize("float8")
+    return model

@@ -1,0 +1,184 @@
+"""What Keras's `fit` does around a step, a run does too, or refuses by name: both engines, against the stock `fit`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import forks
+from tests.engine import cases
+from tests.model.contract_models import CONSTRAINTS
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+Arrays = dict[str, np.ndarray]
+ENGINES = ("jax", "keras_dtensor")
+# Float32 sums of the same terms in another order stay within these over 6 steps, as in tests/engine.
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+
+EVERY_OPTIMIZER = [
+    {"name": f"max_norm-{name}", "target": "constrained", "optimizer": name} for name in cases.OPTIMIZERS
+]
+EVERY_CONSTRAINT = [{"name": kind, "target": "constrained", "options": {"kind": kind}} for kind in CONSTRAINTS]
+PACKED = [*EVERY_CONSTRAINT, *EVERY_OPTIMIZER]
+UNPACKED = [run | {"name": f"{run['name']}-unpacked", "combine": False} for run in PACKED]
+OTHERS: list[dict[str, Any]] = [
+    {"name": "padded", "target": "constrained", "padded": True},
+    {"name": "subclassed", "target": "subclassed"},
+    {"name": "adds_mean", "target": "adds_loss", "options": {"what": "mean"}},
+    {"name": "adds_sum", "target": "adds_loss", "options": {"what": "sum"}},
+    {"name": "adds_in_training", "target": "adds_loss", "options": {"what": "training"}},
+    {"name": "regularized", "target": "regularized"},
+    {"name": "keeps_mean", "target": "keeps", "options": {"what": "mean"}},
+    {"name": "counts_steps", "target": "keeps", "options": {"what": "steps"}},
+    {"name": "counts_steps_padded", "target": "keeps", "options": {"what": "steps"}, "padded": True},
+    {"name": "counts_rows", "target": "keeps", "options": {"what": "rows"}},
+    {"name": "frozen", "target": "frozen"},
+    {"name": "same_names", "target": "same_names"},
+]
+OF_KERAS_3: list[dict[str, Any]] = [
+    {"name": "noisy", "target": "noisy"},
+    {"name": "adds_rows", "target": "adds_loss", "options": {"what": "rows"}},
+]
+RUNS = [*PACKED, *OTHERS]
+MESHES = {
+    "batch8": {"axes": {"batch": 8}, "layout": "replicated"},
+    "batch8-fsdp": {"axes": {"batch": 8}, "layout": "fsdp"},
+    "batch4_model2": {"axes": {"batch": 4, "model": 2}, "layout": "megatron"},
+}
+
+
+def runs(engine: str) -> list[dict[str, Any]]:
+    return [*RUNS, *(OF_KERAS_3 if engine == "jax" else UNPACKED)]
+
+
+def work(out: Path, engine: str, **request: Any) -> None:
+    """Runs the worker."""
+    asked = json.dumps({"engine": engine} | request)
+    command = [sys.executable, "-m", "tests.model.contract_worker", str(out), asked]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    library = "jax" if engine == "jax" else "tensorflow"
+    done = forks.run(command, library=library, cwd=ROOT, env=environment, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("contract")
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def fit(folder: Path, engine: str) -> Arrays:
+    """What the library's own `fit` trains."""
+    out = folder / f"{engine}-fit.npz"
+    work(out, engine, axes=None, runs=runs(engine))
+    return dict(np.load(out))
+
+
+@pytest.fixture(scope="module", params=MESHES)
+def mesh(request: pytest.FixtureRequest, folder: Path, engine: str) -> Arrays:
+    out = folder / f"{engine}-{request.param}.npz"
+    work(out, engine, runs=runs(engine), **MESHES[request.param])
+    return dict(np.load(out))
+
+
+def test_a_run_trains_what_stock_fit_trains(fit: Arrays, mesh: Arrays) -> None:
+    """Constraints under every optimizer, packed and not; added losses; kept and frozen variables."""
+    assert set(fit) <= set(mesh)
+    wrong = {
+        key: float(np.abs(mesh[key].astype(np.float64) - value).max())
+        for key, value in fit.items()
+        if not np.all(np.abs(mesh[key] - value) <= np.maximum(ABSOLUTE, RELATIVE * np.abs(value)))
+    }
+    assert wrong == {}
+
+
+def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
+    for run in EVERY_OPTIMIZER:
+        norms = np.sqrt(np.square(mesh[f"{run['name']}:d1/kernel"]).sum(0))
+        assert norms.max() <= 0.1 + 1e-6, run["name"]  # 1.43 before constraints were honoured
+        assert mesh[f"{run['name']}:d1/bias"].min() >= 0.0
+    assert np.abs(mesh["centred:d1/kernel"].mean()) < 1e-8, "the whole weight's mean, not a shard's"
+
+
+def test_what_may_be_packed_is_packed(mesh: Arrays, engine: str, request: pytest.FixtureRequest) -> None:
+    if engine == "keras_dtensor" and "batch8]" in f"{request.node.callspec.id}]":
+        packed = {key.split(":")[0]: bool(value) for key, value in mesh.items() if key.endswith(":packed")}
+        assert packed["max_norm"]
+        assert not packed["max_norm-unpacked"]
+
+
+def test_micro_batches_are_constrained_once_a_step(folder: Path, engine: str) -> None:
+    """Two micro-batches of a step train what the whole batch does; SGD, whose step is linear in the gradient."""
+    whole = {"name": "whole", "target": "constrained", "optimizer": "sgd"}
+    out = folder / f"{engine}-micro.npz"
+    work(out, engine, runs=[whole, whole | {"name": "parts", "accumulate": 2}], **MESHES["batch8"])
+    got = np.load(out)
+    for path in ("d1/kernel", "d1/bias", "d2/kernel", "d2/bias"):
+        np.testing.assert_allclose(got[f"parts:{path}"], got[f"whole:{path}"], RELATIVE, ABSOLUTE)
+
+
+PAD = {"remainder": "pad"}
+REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("keeps", PAD, ["dataset.remainder=pad", "kept", "training call", "remainder=drop"]),
+    ("keeps", PAD | {"options": {"what": "rows"}}, ["dataset.remainder=pad", "kept"]),
+    ("keeps", PAD | {"options": {"what": "steps"}, "accumulate": 2}, ["kept", "2 micro-batches", "padding alone"]),
+    ("keeps", PAD | {"options": {"what": "mixed"}}, ["the other examples of a batch"]),
+    ("keeps", {"options": {"what": "evaluation"}}, ["kept", "training=False"]),
+    ("adds_loss", PAD, ["dataset.remainder=pad", "a loss that a layer adds"]),
+    ("regularized", PAD, ["dataset.remainder=pad", "activity_regularizer"]),
+    *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("train_step", "test_step")),
+    *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("compute_loss", "compute_metrics")),
+    ("compiled", {}, ["SGD", "mse", "leave model.compile(...) out"]),
+    ("half", {}, ["layer half", "float16", "engine.precision=bfloat16"]),
+    ("narrow", {}, ["narrow", "kernel", "bfloat16"]),
+    ("measured", {}, ["layer measuring", "metric seen"]),
+    ("stateful", {}, ["layer rnn", "stateful=False"]),
+    ("masked", {}, ["mask", "GlobalAveragePooling1D"]),
+    ("float8", {}, ["set by its gradient", "quantize"]),
+]
+ALLOWED: list[tuple[str, dict[str, Any]]] = [
+    ("constrained", PAD),
+    ("subclassed", PAD),
+    ("keeps", PAD | {"options": {"what": "steps"}}),
+    ("keeps", {"accumulate": 2}),
+    ("frozen", PAD),
+    ("same_names", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path, engine: str) -> list[str]:
+    """What is said of each model of `REFUSED`, then of `ALLOWED`; empty where it is taken."""
+    asked = [{"target": target, **more} for target, more, *_ in (*REFUSED, *ALLOWED)]
+    if engine == "keras_dtensor":
+        asked = [each for each in asked if each["target"] != "float8"]
+    out = folder / f"{engine}-refused.json"
+    work(out, engine, refused=asked)
+    found: list[str] = json.loads(out.read_text())
+    return found
+
+
+def test_what_fit_would_do_and_a_run_would_not_is_refused_by_name(said: list[str], engine: str) -> None:
+    expected = [case for case in REFUSED if engine == "jax" or case[0] != "float8"]
+    for (target, more, parts), line in zip(expected, said, strict=False):
+        assert "is refused: " in line, (target, more)
+        assert "\n" not in line
+        assert [part for part in parts if part not in line] == [], line
+
+
+def test_what_is_honoured_is_not_refused(said: list[str]) -> None:
+    assert said[-len(ALLOWED) :] == [""] * len(ALLOWED)
