@@ -98,7 +98,7 @@ def stock(name: str, made: RunConfig) -> dict[str, Array]:
     from runner.optim.stock import stock_optimizer
 
     tf_keras.backend.experimental.enable_tf_random_generator()
-    model = KerasAdapter(made.model, spec(name), made.trainer.seed).plain(stock=True)
+    model = KerasAdapter(made.model, spec(name), made.trainer.seed).plain()
     losses = {
         "two_inputs": tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "multilabel": tf_keras.losses.BinaryCrossentropy(from_logits=True),

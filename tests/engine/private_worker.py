@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 import tf_keras
 
+from runner.engine.dtensor import operations as replaced_operations
 from runner.engine.dtensor import private
 
 
@@ -56,15 +57,84 @@ def attributes() -> bool:
 
 
 def subclassed() -> bool:
-    """Tells whether a subclassed model gets its variables from a symbolic call, and whether they are mapped."""
-    mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
-    layouts = tf_keras.dtensor.experimental.LayoutMap(mesh=mesh)
-    layouts["inner.kernel"] = tf.experimental.dtensor.Layout.replicated(mesh, 2)
-    layouts["inner.bias"] = tf.experimental.dtensor.Layout.replicated(mesh, 1)
-    with layouts.scope():
-        model = _Subclassed()
-        private.map_subclassed(model, tf_keras.Input((3,)), layouts)
-    return all(isinstance(variable, tf.experimental.dtensor.DVariable) for variable in model.variables)
+    """Tells whether a subclassed model gets its variables from a symbolic call."""
+    model = _Subclassed()
+    private.build_by_call(model, tf_keras.Input((3,)))
+    return [tuple(variable.shape) for variable in model.variables] == [(3, 2), (2,)]
+
+
+def generators() -> bool:
+    """Tells whether a random layer draws with the generator that it is known by."""
+    layer = tf_keras.layers.Dropout(0.5)
+    generator = private.generator(layer)
+    drawn = []
+    generator.dropout = lambda inputs, rate, **_: drawn.append(rate) or inputs
+    layer(tf.ones((2, 2)), training=True)
+    return isinstance(generator, private.RandomGenerator) and drawn == [0.5]
+
+
+def mixed() -> bool:
+    """Tells whether the variable behind one of mixed precision can be exchanged."""
+    layer = tf_keras.layers.Dense(2, dtype="mixed_bfloat16")
+    layer.build((None, 3))
+    held, other = layer.kernel, tf.Variable(tf.ones((3, 2)))
+    changed = (
+        private.uncast(held) is not held and private.recast(held, other) is held and private.uncast(held) is other
+    )
+    return changed and private.uncast(other) is other and private.recast(other, other) is other
+
+
+def constants() -> bool:
+    """Tells whether the calls of a functional model's layers hold the constants among their arguments."""
+    x = tf_keras.Input((3,))
+    model = tf_keras.Model(x, x * tf.constant([1.0, 2.0, 3.0]))
+    calls = [call for layer in model.layers for call in layer._inbound_nodes]
+    held = [
+        each for call in calls if isinstance(call, private.Node) for each in tf.nest.flatten(vars(call)["call_args"])
+    ]
+    return any(isinstance(each, tf.Tensor) for each in held)
+
+
+def operations() -> bool:
+    """Tells whether layers reach the functions that are answered otherwise while a step is traced."""
+    reached: list[str] = []
+    layers, real = tf_keras.layers, replaced_operations.REPLACED
+
+    def noted(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        return lambda *args, **kwargs: reached.append(name) or function(*args, **kwargs)
+
+    replaced_operations.REPLACED = tuple((module, name, noted(name, function)) for module, name, function in real)
+    try:
+        with replaced_operations.replaced():
+            image, volume, line = tf.ones((2, 6, 6, 2)), tf.ones((2, 4, 4, 4, 2)), tf.ones((2, 6, 2))
+            for layer, x in (
+                (layers.AveragePooling2D(), image),
+                (layers.AveragePooling3D(), volume),
+                (layers.MaxPooling3D(), volume),
+                (layers.DepthwiseConv2D(2, dilation_rate=2), image),
+                (layers.BatchNormalization(), image),
+                (layers.Conv2D(2, 2, dilation_rate=2), image),
+                (layers.Conv2DTranspose(2, 2, dilation_rate=2), image),
+                (layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True)), line),
+                (layers.RandomFlip(), image),
+            ):
+                layer(x, training=True)
+            tf.function(lambda: layers.LSTM(2)(line), autograph=False)()
+            tf.function(lambda: layers.GRU(2)(line), autograph=False)()
+            tf.reverse(line, [1])
+            tf.roll(line, 1, 1)
+            tf.pad(line, [[0, 0], [1, 1], [0, 0]], "REFLECT")
+            for draw in (
+                tf.random.stateless_uniform,
+                tf.random.stateless_normal,
+                tf.random.stateless_truncated_normal,
+            ):
+                draw((2,), (1, 2))
+    finally:
+        replaced_operations.REPLACED = real
+    missing = {name for _, name, _ in real} - set(reached) - {"reverse_v2"}
+    assert not missing, missing
+    return True
 
 
 def reads() -> bool:
@@ -86,7 +156,18 @@ def classes() -> bool:
     )
 
 
-CHECKS: tuple[Callable[[], bool], ...] = (functions, functional, attributes, subclassed, reads, classes)
+CHECKS: tuple[Callable[[], bool], ...] = (
+    functions,
+    functional,
+    attributes,
+    subclassed,
+    generators,
+    mixed,
+    constants,
+    reads,
+    classes,
+    operations,
+)
 
 if __name__ == "__main__":
     failed = {}

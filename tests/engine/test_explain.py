@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.engine.dtensor.explain import compile_error, is_compile_error
+from runner.engine.dtensor.explain import compile_error, is_compile_error, trace_error
 
 NO_RULE = (
     "/x.py:1:1: error: 'tf.FusedBatchNormV3' op does not implement layout propagation. Please file a request to "
@@ -42,3 +42,20 @@ def test_an_unknown_operation_still_gives_a_mend() -> None:
 @pytest.mark.parametrize(("text", "expected"), [(NO_RULE, True), (HALO, True), ("NaN in gradients", False)])
 def test_compile_errors_are_told_from_errors_of_the_run(text: str, expected: bool) -> None:
     assert is_compile_error(text) is expected
+
+
+def test_what_a_layer_raises_becomes_one_line() -> None:
+    text = str(trace_error(ValueError("two\nlines"), "mine.build"))
+    assert text.endswith(
+        "model._target_=mine.build is refused: a training step of the model raised ValueError: two lines"
+    )
+    in_user_code = 'in user code:\n\n    File "x.py", line 1, in call\n        y\n\n    KeyError: 3\n'
+    assert str(trace_error(TypeError(in_user_code), "mine.build")).endswith("raised KeyError: 3")
+
+
+def test_what_no_mesh_computes_names_the_engine_that_does() -> None:
+    text = str(
+        compile_error("error: 'tf.ImageProjectiveTransformV3' op does not implement layout propagation", [], [])
+    )
+    assert "engine=jax" in text
+    assert "dataset.augment" in text

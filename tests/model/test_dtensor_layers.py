@@ -1,4 +1,4 @@
-"""The layers that replace what DTensor lacks compute what tf_keras's own compute, gradients included."""
+"""What stands for the operations that DTensor lacks gives what tf_keras's own layers give, gradients included."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def seen() -> dict[str, Any]:
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=lambda index: f"{CASES[index][0]}-{index}")
 def test_a_layer_and_its_gradients_equal_the_stock_ones(seen: dict[str, Any], index: int) -> None:
-    assert seen["cases"][index] < 2e-5  # float32 sums of up to 150 terms of size 1 in another order
+    difference = seen["cases"][index]
+    assert not isinstance(difference, str), difference
+    assert difference < 5e-5  # float32 sums of up to 300 terms of size 1 in another order
 
 
 def test_dropout_keeps_the_share_that_it_says_and_scales_it(seen: dict[str, Any]) -> None:
@@ -39,3 +41,8 @@ def test_dropout_keeps_the_share_that_it_says_and_scales_it(seen: dict[str, Any]
 def test_a_dropout_mask_is_a_function_of_layer_seed_and_step(seen: dict[str, Any]) -> None:
     assert seen["dropout"]["repeats"]
     assert seen["dropout"]["differ"] == [True, True, True]
+
+
+def test_a_dropout_layer_called_twice_and_two_of_one_name_draw_masks_of_their_own(seen: dict[str, Any]) -> None:
+    assert seen["dropout"]["first"]  # the first draw is that of a layer called once
+    assert seen["dropout"]["both"] == pytest.approx([0.75**2, 0.75**2], abs=0.03)

@@ -27,14 +27,14 @@ from runner.engine.dtensor.arrays import layout_of, pack, unpack
 from runner.engine.dtensor.explain import compile_error, is_compile_error
 from runner.engine.dtensor.mesh import configure, first_device_alone
 from runner.engine.dtensor.packing import Packing, packing
-from runner.engine.dtensor.private import function_names
+from runner.engine.dtensor.private import function_names, uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.state_reader import StateReader
 from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
 from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
-from runner.model import target
+from runner.model import contract, target
 from runner.model.builder import check_trainable
 from runner.optim.rules import make_rule
 
@@ -70,25 +70,28 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._adapter = make_adapter(self._config, self._data, blank=self._planning)
         if self._planning and not self._adapter.lets_users_place:
             self._mesh = first_device_alone(self._mesh)
-        plain = self._adapter.plain()
-        self._adapter.check(plain, self._config)
-        self._drawn = self._adapter.variables(plain)
+        self._plain = self._adapter.plain()
+        self._adapter.check(self._plain, self._config)
+        self._drawn = _stored(self._adapter.variables(self._plain))
+        self._constraints = contract.constraints(self._drawn)
         return {path: tuple(variable.shape) for path, variable in self._drawn.items()}
 
     def _make_state(self) -> None:
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
-        self._model: Model = self._adapter.on_mesh(self._mesh, layouts)
-        variables = self._adapter.variables(self._model)
+        self._model: Model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
+        variables = _stored(self._adapter.variables(self._model))
         check_layouts(variables, layouts)
         rule, averages = make_rule(self._config.optimizer, tf), self._config.optimizer.ema.decay is not None
-        trainable = self._model.trainable_variables
-        self._state = make_state(variables, trainable, rule, averages=averages, accumulates=self._microbatches > 1)
+        trainable = [uncast(variable) for variable in self._model.trainable_variables]
+        self._state = make_state(
+            variables, trainable, rule, self._constraints, averages=averages, accumulates=self._microbatches > 1
+        )
         check_trainable(self._state.trainable, self._config.model)
         self._gather_for_use()
         if not self._planning:  # drawn whole: what is drawn under a layout depends on the mesh
             self._state.set_initial({path: variable.numpy() for path, variable in self._drawn.items()})
         self._reader: StateReader | None = None
-        del self._drawn
+        del self._drawn, self._plain
 
     def _gather_for_use(self) -> None:
         """Gathers for use what is split over an axis of the inputs, and kernels that an operation needs whole."""
@@ -294,6 +297,11 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the plain model with the present weights, or their averages."""
         with self._state.averaged():
             return self._adapter.exported({path: unpack(v) for path, v in self._state.variables.items()})
+
+
+def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
+    """Returns the variables behind those that layers of mixed precision read in another type."""
+    return {path: uncast(variable) for path, variable in variables.items()}
 
 
 def check_layouts(variables: Mapping[str, dtensor.DVariable], layouts: Mapping[str, dtensor.Layout]) -> None:

@@ -7,27 +7,28 @@ from collections.abc import Iterable
 
 from runner.config.errors import ConfigError
 
-# What a builder writes instead, by operation. `keras` is the one that the builder is given.
+_BY_JAX = "engine=jax, which computes it"
+# What works instead, by operation.
 _ALTERNATIVES = {
-    "FusedBatchNorm": "keras.layers.BatchNormalization or LayerNormalization of the `keras` that the builder is given",
-    "AvgPool": "keras.layers.AveragePooling2D of the `keras` that the builder is given",
-    "MaxPool": "keras.layers.MaxPooling2D of the `keras` that the builder is given",
-    "Depthwise": "keras.layers.DepthwiseConv2D of the `keras` that the builder is given",
-    "SpaceToBatch": "keras.layers.Conv2D(dilation_rate=...) of the `keras` that the builder is given",
-    "Conv2D": "keras.layers.Conv2D of the `keras` that the builder is given, which gathers images and kernels",
+    "FusedBatchNorm": "keras.layers.BatchNormalization or LayerNormalization",
+    "AvgPool": "tf.nn.avg_pool2d or keras.layers.AveragePooling2D",
+    "MaxPoolWithArgmax": f"tf.nn.max_pool2d, or {_BY_JAX}",
+    "MaxPool": "keras.layers.MaxPooling2D, which gathers images first",
+    "Depthwise": "tf.nn.depthwise_conv2d or keras.layers.DepthwiseConv2D",
+    "SpaceToBatch": "keras.layers.Conv2D(dilation_rate=...)",
+    "Conv2D": "keras.layers.Conv2D, which gathers images and kernels first",
     "Conv3D": "a layout that splits such inputs over the batch alone",
-    "ResourceScatter": "tf.gather(tf.identity(table), ids) in place of an embedding layer",
-    "ResourceGather": "tf.gather(tf.identity(table), ids) in place of an embedding layer",
-    "TensorList": "unroll=True in a recurrent layer, or tf.unstack",
-    "Stateful": "a mesh of one device, mesh=single, for layers that draw random numbers",
-    "Random": "keras.layers.Dropout of the `keras` that the builder is given; other random layers need mesh=single",
-    "ImageProjective": "augmentation outside of the model; random layers need mesh=single",
-    "MirrorPad": "tf.pad with zeros, or tf.concat of slices",
-    "ExtractImagePatches": "keras.layers.Reshape and Permute",
+    "ResourceScatter": "keras.layers.Embedding, or tf.gather(tf.identity(table), ids)",
+    "ResourceGather": "keras.layers.Embedding, or tf.gather(tf.identity(table), ids)",
+    "TensorList": f"tf.unstack over a fixed number of steps, or {_BY_JAX}",
+    "Stateful": "a layer of keras.layers that draws, tf.random.stateless_uniform, or mesh=single",
+    "Random": "a layer of keras.layers that draws, tf.random.stateless_uniform, or mesh=single",
+    "ImageProjective": f"dataset.augment in place of a layer that turns, moves or zooms images, or {_BY_JAX}",
+    "Resize": f"keras.layers.UpSampling2D by a whole factor, or {_BY_JAX}",
+    "ExtractImagePatches": f"keras.layers.Reshape and Permute, or {_BY_JAX}",
     "SpaceToDepth": "keras.layers.Reshape and Permute",
-    "Roll": "tf.concat of two slices",
-    "ReverseV2": "tf.gather with a falling range",
-    "LRN": "a normalisation written out with tf.reduce_mean",
+    "DepthToSpace": "keras.layers.Reshape and Permute",
+    "LRN": f"a normalisation written out with tf.reduce_mean, or {_BY_JAX}",
     "Reshape": "a layout that leaves the merged or split dims whole",
     "Einsum": "a layout that splits each letter of the equation over one axis",
     "MatMul": "a layout that splits the two factors' common dim alike, or not at all",
@@ -45,12 +46,27 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     kind = _operation(text)
     place = _layer(kind, operations, layers)
     reason = _reason(text)
-    mend = next((say for key, say in _ALTERNATIVES.items() if key in kind), "layout=replicated or mesh=single")
+    mend = next(
+        (say for key, say in _ALTERNATIVES.items() if key in kind), f"layout=replicated, mesh=single, or {_BY_JAX}"
+    )
     where = f" in layer {place}" if place else ""
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is split "
         f"({reason}); use {mend}"
     )
+
+
+def trace_error(error: Exception, target: str) -> ConfigError:
+    """Returns the refusal for a step that a model's own code, or a layer of its, could not be traced in.
+
+    Args:
+      error: whatever was raised; AutoGraph puts the lines of the user's code before what it says.
+      target: of the model.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    said = lines[-1] if "in user code" in lines[0] else " ".join(lines)
+    kind = "" if "in user code" in lines[0] else f"{type(error).__name__}: "
+    return ConfigError(f"model._target_={target} is refused: a training step of the model raised {kind}{said[:400]}")
 
 
 def is_compile_error(text: str) -> bool:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from runner.config.errors import ConfigError, EngineError
 
+_UNKNOWN = "(not the model's)"
 _WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 
@@ -40,16 +41,27 @@ def check_order(graph: tf.Graph, names: Mapping[int, str]) -> None:
             written.add(id(resource))
 
 
+def written(graph: tf.Graph, names: Mapping[int, str]) -> list[str]:
+    """Returns the paths of the variables that a traced step writes.
+
+    Args:
+      graph: the function graph that holds the step's operations.
+      names: id of a variable's handle -> its path, of those that are looked for.
+    """
+    resources = [operation.inputs[0] for operation in graph.get_operations() if operation.type in _WRITES]
+    return [name for name in (_variable_name(graph, each, names) for each in resources) if name in names.values()]
+
+
 def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: Mapping[int, str]) -> str:
     """Returns the path of the variable behind a resource tensor, through the captures of nested function graphs."""
-    while hasattr(graph, "captures"):
+    while hasattr(graph, "captures") and tf.is_symbolic_tensor(resource):
         outer = [held for held, inner in graph.captures if inner.name == resource.name]
         if not outer:
             break
         if id(outer[0]) in names:
             return names[id(outer[0])]
         resource, graph = outer[0], graph.outer_graph
-    return "(not the model's)"
+    return _UNKNOWN
 
 
 def check_indexing(graph: tf.Graph) -> None:
@@ -73,3 +85,22 @@ def check_indexing(graph: tf.Graph) -> None:
             f"model._target_ is refused: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; "
             f"write {mend}"
         )
+
+
+def check_resources(graph: tf.Graph, names: Mapping[int, str]) -> None:
+    """Checks that a traced step touches no variable but the state's: one of a single device is wrong on a mesh.
+
+    Args:
+      graph: the function graph that holds the step's operations.
+      names: id of a variable's handle -> its path, of all that the state holds.
+
+    Raises:
+      ConfigError: names the operation, whose name holds the layer's.
+    """
+    for operation in graph.get_operations():
+        for resource in operation.inputs:
+            if resource.dtype == tf.resource and _variable_name(graph, resource, names) == _UNKNOWN:
+                raise ConfigError(
+                    f"model._target_ is refused: operation {operation.name} uses a variable or table that is none of "
+                    "the model's weights, which lies on no mesh; make it by the layer's add_weight, or set engine=jax"
+                )

@@ -10,16 +10,30 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
+from tensorflow.compat import v2 as tf_v2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager import context
-from tf_keras.src.dtensor import layout_map as tf_keras_layout_map
-from tf_keras.src.engine import base_layer
+from tensorflow.python.ops import array_ops, gen_array_ops, gen_manip_ops, gen_nn_ops, nn_ops, stateless_random_ops
+from tf_keras.src import backend
+from tf_keras.src.engine import base_layer, node
 from tf_keras.src.layers.convolutional import base_conv
+from tf_keras.src.layers.rnn import gru, lstm
+from tf_keras.src.mixed_precision import autocast_variable
 
-# A dropout of tf_keras's own draws a mask that depends on the mesh; without the class it is not found and refused.
+# Layers that draw numbers, and what each draws with: without the classes their masks depend on the mesh.
 RandomLayer = base_layer.BaseRandomLayer
+RandomGenerator = backend.RandomGenerator
+# One call of a layer in a functional model: without it the constants among its arguments are not placed.
+Node = node.Node
 # Every convolution, transposed ones too: without the class those of a user's model get kernels that are split.
 Convolution = base_conv.Conv
+
+# Modules whose functions `.operations` answers otherwise while a step is traced: without one of those functions where
+# it was, a layer reaches an operation that DTensor can't compile, and the run is refused.
+KERNELS, RAW_ARRAYS, MANIPULATIONS = gen_nn_ops, gen_array_ops, gen_manip_ops
+NN, ARRAYS, STATELESS = nn_ops, array_ops, stateless_random_ops
+BACKEND, LSTM, GRU = backend, lstm, gru
+PUBLIC = (tf, tf_v2)
 
 _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weights", "_captured_weight_regularizer")
 
@@ -66,18 +80,37 @@ def attributes(owner: tf_keras.layers.Layer, kind: type) -> Iterator[tuple[str, 
             yield "/".join(str(part) for part in path), value
 
 
-def map_subclassed(model: tf_keras.Model, inputs: Any, layout_map: Any) -> None:
-    """Gives a subclassed model its variables: a symbolic call makes them, tf_keras's own mapper places them.
+def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
+    """Makes a subclassed model's variables by a symbolic call.
 
-    Without it the model's ordinary first call would hand DTensor inputs with one dim too many to the layers.
+    Without it the model's ordinary first call would hand the layers inputs with one dim too many.
 
     Args:
       model: not built.
       inputs: symbolic, as it is called with them.
-      layout_map: tf_keras's, of all variables.
     """
     base_layer.Layer.__call__(model, inputs)
-    tf_keras_layout_map._map_subclass_model_variable(model, layout_map)
+
+
+def generator(layer: tf_keras.layers.Layer) -> Any:
+    """Returns what a random layer draws with; without it as `RandomGenerator`."""
+    return layer._random_generator
+
+
+def uncast(variable: tf.Variable) -> tf.Variable:
+    """Returns the variable behind one that a layer of mixed precision reads in another type; else the same.
+
+    Without it such a variable is not placed.
+    """
+    return variable._variable if isinstance(variable, autocast_variable.AutoCastVariable) else variable
+
+
+def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
+    """Puts another variable behind one of `uncast`, and returns what layers hold; else the other one itself."""
+    if not isinstance(variable, autocast_variable.AutoCastVariable):
+        return stored
+    variable._variable = stored
+    return variable
 
 
 def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor], *, reads: bool = True) -> type:

@@ -12,6 +12,7 @@ from tensorflow.experimental import dtensor
 from runner.data.base import Array
 from runner.engine.dtensor.arrays import pack, unpack, zeros
 from runner.engine.dtensor.variable_reads import read_stored
+from runner.model.contract import Constraint
 from runner.optim.paths import ema_path, slot_path
 from runner.optim.rules import Rule
 
@@ -27,12 +28,14 @@ class State:
       trainable: paths of those that are trained.
       slots: of the trainable variables, by `runner.optim.paths`; their averages too, where the run keeps them.
       grad_accum: path to the sum of the gradients of a step's micro-batches so far; empty where a step has one.
+      constraints: path to what a trainable variable is put through after each update, where it has such.
     """
 
     variables: Variables
     trainable: Sequence[str]
     slots: Variables
     grad_accum: Variables
+    constraints: Mapping[str, Constraint]
 
     @property
     def saved(self) -> dict[str, dtensor.DVariable]:
@@ -81,7 +84,13 @@ class State:
 
 
 def make_state(
-    variables: Variables, trainable_variables: Sequence[tf.Variable], rule: Rule, *, averages: bool, accumulates: bool
+    variables: Variables,
+    trainable_variables: Sequence[tf.Variable],
+    rule: Rule,
+    constraints: Mapping[str, Constraint],
+    *,
+    averages: bool,
+    accumulates: bool,
 ) -> State:
     """Returns a state whose slots are zeros.
 
@@ -89,6 +98,7 @@ def make_state(
       variables: by canonical path.
       trainable_variables: the model's.
       rule: the optimizer's, which names the slots.
+      constraints: by path, of any of the variables.
       averages: moving averages of the weights are kept.
       accumulates: a step sums the gradients of several micro-batches.
     """
@@ -97,4 +107,5 @@ def make_state(
     slots = {slot_path(slot, path): zeros(variables[path]) for path in trainable for slot in rule.slots}
     if averages:
         slots |= {ema_path(path): zeros(variables[path]) for path in trainable}
-    return State(variables, trainable, slots, {p: zeros(variables[p]) for p in trainable} if accumulates else {})
+    grad_accum = {path: zeros(variables[path]) for path in trainable} if accumulates else {}
+    return State(variables, trainable, slots, grad_accum, {p: constraints[p] for p in trainable if p in constraints})

@@ -17,15 +17,17 @@ from runner.config.errors import ConfigError, EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.base import DataSpec
-from runner.engine.dtensor import packed
+from runner.engine.dtensor import operations, packed
 from runner.engine.dtensor.adapters import Model
-from runner.engine.dtensor.guards import check_indexing, check_order
+from runner.engine.dtensor.explain import trace_error
+from runner.engine.dtensor.guards import check_indexing, check_order, check_resources, written
+from runner.engine.dtensor.masks import handed_in
 from runner.engine.dtensor.mesh import MeshPlacer
 from runner.engine.dtensor.origins import UPDATE_SCOPE
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
-from runner.engine.dtensor.variable_reads import lent
+from runner.engine.dtensor.variable_reads import deferred, lent
 from runner.layout import Spec
 from runner.model import scope
 from runner.task import namespace
@@ -107,6 +109,9 @@ class Steps:
             except packed.NotPacked:
                 self.packing = None
                 raise
+            except Exception as error:  # whatever a user's layers raise
+                self.refusal = trace_error(error, self._config.model.target)
+                raise self.refusal from error
             row_k = tf.one_hot(i, calls) > 0.0  # chosen, not multiplied: a NaN would spread to the other steps
             row_k1 = tf.expand_dims(row_k, 1)
             sums_kb = tuple(
@@ -128,7 +133,8 @@ class Steps:
         """The gradients of one micro-batch of K, whose number comes first, in the order of `State.trainable`."""
         i = tf.cast(tf.gather(numbers, 0), tf.int32)
         share_b = tf.gather(_shares(arrays, numbers), i)
-        return self._gradients(_batch(arrays, i), share_b, tf.gather(numbers, 1))[0]
+        with deferred(list(self._state.variables.values()), kept=False):
+            return self._gradients(_batch(arrays, i), share_b, tf.gather(numbers, 1))[0]
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
         """The traced evaluation of one batch, arrays (1, B, ...): losses (B,), the task's totals, the outputs."""
@@ -168,16 +174,21 @@ class Steps:
         State that is packed is handed in and out; else it is read from the variables, and written to them.
         """
         if self.packing is None:
-            gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep)
-            with tf.name_scope(UPDATE_SCOPE):
-                self._update.apply(gradients, at, factor)
+            with deferred(list(self._state.variables.values())):
+                gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep)
+                with tf.name_scope(UPDATE_SCOPE):
+                    self._update.apply(gradients, at, factor)
         else:
             variables, weights = (
                 self._update.packed_variables(self.packing)[0],
                 packed.unpack(self.packing, vectors[0]),
             )
-            with lent(variables, weights):
+            with lent(variables, weights), deferred(list(self._state.non_trainable.values())):
                 gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep, weights)
+            # A layer that sets its own weights would set the variables, and go on reading what was lent.
+            names = {id(variable.handle): variable.name for variable in variables}
+            if written(tf.compat.v1.get_default_graph(), names):
+                raise packed.NotPacked("a layer assigns a weight")
             gradient = packed.summed(self.packing, gradients)
             with tf.name_scope(UPDATE_SCOPE):
                 vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
@@ -189,12 +200,11 @@ class Steps:
         self.graph = graph
         if self._devices > 1:
             check_indexing(graph)
+        own = {**self._state.saved, **{f"the sum of gradients of {p}": v for p, v in self._state.grad_accum.items()}}
+        names = {id(variable.handle): path for path, variable in own.items()}
+        check_resources(graph, names)
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
-            own = {
-                **self._state.saved,
-                **{f"the sum of gradients of {p}": v for p, v in self._state.grad_accum.items()},
-            }
-            check_order(graph, {id(variable.handle): path for path, variable in own.items()})
+            check_order(graph, names)
 
     def _gradients(
         self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor, weights: Sequence[tf.Tensor] = ()
@@ -209,10 +219,11 @@ class Steps:
                 tape.watch(weight)
             outputs = self._outputs(batch, microstep)
             loss_b = self._data.task.loss(self._ops, outputs, batch)
-            targets = [loss_b, *self._model.losses]
+            added = [tf.cast(loss, tf.float32) for loss in self._model.losses]
+        self._check_added(added)
         # Seeded with each example's share of the mean: the mean itself would cost a collective.
-        shares = [share_b, *(tf.ones_like(loss) / self._microbatches for loss in self._model.losses)]
-        found = tape.gradient(targets, variables, output_gradients=shares)
+        shares = [share_b, *(tf.ones_like(loss) / self._microbatches for loss in added)]
+        found = tape.gradient([loss_b, *added], variables, output_gradients=shares)
         # A table's rows come as slices, which are not laid on a mesh.
         gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in found]
         for path, gradient in zip(self._state.trainable, gradients, strict=True):
@@ -221,8 +232,16 @@ class Steps:
                     f"model._target_={self._config.model.target} is refused: the loss does not depend on trainable "
                     f"variable {path}; use it or make it trainable=False"
                 )
-        regularization = tf.add_n(self._model.losses) if self._model.losses else tf.constant(0.0)
-        return gradients, loss_b, outputs, regularization
+        return gradients, loss_b, outputs, tf.add_n(added) if added else tf.constant(0.0)
+
+    def _check_added(self, losses: Sequence[tf.Tensor]) -> None:
+        """Refuses losses of layers that are not one number each, as tf_keras itself does."""
+        shapes = [list(loss.shape) for loss in losses if loss.shape.rank]
+        if shapes:
+            raise ConfigError(
+                f"model._target_={self._config.model.target} is refused: a layer adds a loss of shape {shapes[0]}, "
+                "and tf_keras takes one number; add its tf.reduce_mean or tf.reduce_sum"
+            )
 
     def _outputs(self, batch: Batch, microstep: tf.Tensor | None) -> Outputs:
         """Returns the model's float32 outputs (B, ...), split along their first dim as batches are, all else whole.
@@ -233,7 +252,7 @@ class Steps:
         """
         step = None if microstep is None else tf.cast(microstep, tf.int32)
         entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0], self._space)
-        with scope.enter(entered):
+        with scope.enter(entered), handed_in(self._model), operations.replaced():
             outputs = self._model(self._inputs(batch), training=microstep is not None)
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)
 

@@ -69,6 +69,8 @@ class Update:
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new, rate, at.done + 1.0)
                 new = {}
+            with tf.name_scope(path.replace("/", ".")):
+                weight = self._constrained(path, weight, variable.layout)
             changes = [(variable, old, weight), *((slots[slot], values[slot], new[slot]) for slot in new)]
             if self._decay is not None:
                 ema = state.slots[ema_path(path)]
@@ -98,6 +100,7 @@ class Update:
         old, *others = vectors
         slots = dict(zip(self._rule.slots, others, strict=False))
         weight, new = self._rule.update(gradient, old, slots, rate, done + 1.0)
+        weight = self._constrained_packed(packing, weight)
         averages = [] if self._decay is None else [rules.average(self._decay, others[-1], weight, done, tf)]
         return weight, *(new[slot] for slot in self._rule.slots), *averages
 
@@ -108,6 +111,29 @@ class Update:
         slots = [[state.slots[slot_path(slot, path)] for path in packing.paths] for slot in self._rule.slots]
         averages = [] if self._decay is None else [[state.slots[ema_path(path)] for path in packing.paths]]
         return [weights, *slots, *averages]
+
+    def _constrained(self, path: str, weight: tf.Tensor, layout: dtensor.Layout | None = None) -> tf.Tensor:
+        """Returns a new weight as its constraint has it: computed of the whole weight, whose norm it may take.
+
+        Args:
+          path: canonical.
+          weight: after the optimizer's update.
+          layout: in which it is stored; None: whole.
+        """
+        constraint = self._state.constraints.get(path)
+        if constraint is None:
+            return weight
+        if layout is None or set(layout.sharding_specs) <= {dtensor.UNSHARDED}:
+            return tf.cast(constraint(weight), weight.dtype)
+        whole = dtensor.relayout(weight, dtensor.Layout.replicated(layout.mesh, layout.rank))
+        return dtensor.relayout(tf.cast(constraint(whole), weight.dtype), layout)
+
+    def _constrained_packed(self, packing: Packing, vector: tf.Tensor) -> tf.Tensor:
+        """Returns the vector (N,) of the weights, each as its constraint has it."""
+        if not self._state.constraints:
+            return vector
+        weights = zip(packing.paths, packed.unpack(packing, vector), strict=True)
+        return packed.pack([self._constrained(path, weight) for path, weight in weights])
 
     def _rate(self, done: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
         return learning_rate(self._config, done, self._total_steps, tf) * factor

@@ -6,7 +6,11 @@ such a variable gets it gathered, by one all-gather, and its gradient comes back
 
 `lent`: a tensor in place of the variable, while a step is traced that carries its weights (see `.packing` here).
 
-Both give a variable another class; see `.private` for what of TensorFlow's that leans on.
+`deferred`: what was assigned while a step is traced, which is written at its end, once a variable: a layer may set its
+own weights, as spectral normalisation does, or be called twice and follow statistics, and DTensor's all-reduce
+combiner does not keep the order of reads and writes.
+
+All give a variable another class; see `.private` for what of TensorFlow's that leans on.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner.engine.dtensor.origins import GATHER_SCOPE
+from runner.engine.dtensor.origins import GATHER_SCOPE, UPDATE_SCOPE
 from runner.engine.dtensor.private import reads_by
 
 
@@ -74,3 +78,58 @@ def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Itera
 def _lent_class(stored: type) -> type:
     """Returns the subclass of a variable class whose reads give what was lent."""
     return reads_by(stored, lambda variable, _: variable.lent, reads=False)
+
+
+@contextlib.contextmanager
+def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[dict[int, tf.Tensor]]:
+    """Holds back what is assigned to variables until the context ends; meanwhile their readers get it.
+
+    The gradient of a read after an assignment is that of the variable, as TensorFlow has it.
+
+    Args:
+      variables: each of which is given another class while the context lasts.
+      kept: what was assigned is written at the end, else it is forgotten.
+
+    Yields:
+      Id of a variable -> what was assigned last.
+    """
+    assigned: dict[int, tf.Tensor] = {}
+    classes: list[type] = [type(variable) for variable in variables]
+    for variable, stored in zip(variables, classes, strict=True):
+        variable.__class__, variable.assigned = _deferred_class(stored), assigned
+    try:
+        yield assigned
+    finally:
+        for variable, stored in zip(variables, classes, strict=True):
+            variable.__class__ = stored
+            del variable.assigned
+    with tf.name_scope(UPDATE_SCOPE):
+        for variable in variables if kept else ():
+            if id(variable) in assigned:
+                variable.assign(assigned[id(variable)])
+
+
+@functools.cache
+def _deferred_class(stored: type) -> type:
+    """Returns the subclass of a variable class whose assignments are held back."""
+
+    def given(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+        new = variable.assigned.get(id(variable))
+        if new is None or not variable.trainable:
+            return value if new is None else new
+        return tf.stop_gradient(new) + (value - tf.stop_gradient(value))  # of which the second part is exactly 0
+
+    def assign(variable: tf.Variable, value: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
+        variable.assigned[id(variable)] = tf.cast(value, variable.dtype)
+        return variable.assigned[id(variable)]
+
+    made = reads_by(stored, given)
+
+    def read_now(variable: tf.Variable) -> tf.Tensor:
+        new = variable.assigned.get(id(variable))
+        return getattr(stored, "read_stored", stored.read_value)(variable) if new is None else new
+
+    made.read_stored, made.assign = read_now, assign  # type: ignore[attr-defined]
+    made.assign_add = lambda variable, delta, *_, **__: assign(variable, variable.read_value() + delta)  # type: ignore[attr-defined]
+    made.assign_sub = lambda variable, delta, *_, **__: assign(variable, variable.read_value() - delta)  # type: ignore[attr-defined]
+    return made

@@ -44,8 +44,8 @@ class ModelAdapter(Protocol):
         """Returns the model on one device, its weights drawn from the seed."""
         ...
 
-    def on_mesh(self, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        """Returns the model with every variable under its layout."""
+    def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
+        """Returns the model with every variable under its layout, made of what `plain` gave or anew."""
         ...
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:

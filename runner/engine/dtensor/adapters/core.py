@@ -43,9 +43,9 @@ class CoreAdapter:
         """
         return self._call({})
 
-    def on_mesh(self, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
+    def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
         """Returns the module with every variable made under its layout."""
-        del mesh
+        del plain, mesh
         return self._call(layouts)
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import DataSpec, LayerOutput
 from runner.engine.dtensor import private
 from runner.engine.dtensor.adapters.layer_outputs import layer_outputs
 from runner.engine.dtensor.adapters.paths import named_variables
-from runner.engine.dtensor.layers import Dropout, dtensor_keras, whole_variables
-from runner.model import target
+from runner.engine.dtensor.adapters.probe import check_kept
+from runner.engine.dtensor.layers import adopt, whole_variables
+from runner.engine.dtensor.placing import place
+from runner.model import contract, padding, target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_paths, given, parameters, refuse_padding
+from runner.model.builder import check_kind, check_paths, given, parameters
 
 
 class KerasAdapter:
@@ -44,36 +43,31 @@ class KerasAdapter:
         self.lets_users_place = self._takes_layouts and not target.is_own(config)
         self._built: tf_keras.Model | None = None  # the model on the mesh, where its layers know their shapes
 
-    def plain(self, *, stock: bool = False) -> tf_keras.Model:
-        """Returns the model on one device, without layouts; its initial weights depend on the seed alone.
-
-        Args:
-          stock: of tf_keras's own layers, so that a saved model loads without this package.
+    def plain(self) -> tf_keras.Model:
+        """Returns the stock model on one device; its initial weights depend on the seed alone.
 
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
-        model = self._call({}, tf_keras if stock else dtensor_keras())
+        model = self._call({})
         if not model.built:
-            model(self._symbolic_inputs())
+            private.build_by_call(model, self._symbolic_inputs())
         return model
 
-    def on_mesh(self, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> tf_keras.Model:
-        """Returns the model with every variable made under its layout.
+    def on_mesh(
+        self, plain: tf_keras.Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]
+    ) -> tf_keras.Model:
+        """Returns the model with every variable under its layout.
 
         Args:
+          plain: what `plain` gave; it becomes the model on the mesh, but where a builder places variables itself.
           mesh: DTensor mesh.
           layouts: canonical path -> DTensor layout, for every variable.
         """
-        if self._takes_layouts:
-            return self._call(layouts, dtensor_keras())
-        layout_map = tf_keras.dtensor.experimental.LayoutMap(mesh=mesh)
-        for path, layout in layouts.items():
-            layout_map[path.replace("/", ".")] = layout  # a key equal to the path is taken before any pattern
-        with layout_map.scope():
-            model = self._call({}, dtensor_keras())
-            if not private.is_functional(model):
-                private.map_subclassed(model, self._symbolic_inputs(), layout_map)
+        model = self._call(layouts) if self._takes_layouts else plain
+        if not self._takes_layouts:
+            place(model, named_variables(model), layouts, mesh)
+        adopt(model)
         self._built = model if private.is_functional(model) else None
         return model
 
@@ -85,23 +79,22 @@ class KerasAdapter:
         """Checks what a plain model must be for any mesh.
 
         Raises:
-          ConfigError: outputs that the task does not take; layers whose random numbers depend on the mesh; batch
-            statistics where padding would count in them.
+          ConfigError: outputs that the task does not take, what no engine honours, batch statistics where padding
+            would count in them.
         """
+        contract.check(model, list(model.submodules), tf_keras.Model, config.model)
         shape = getattr(model, "output_shape", None)  # a subclassed model does not tell
         if isinstance(shape, tuple):
             self._data.task.check(shape)
-        check_paths(named_variables(model), config.model)
+        paths = named_variables(model)
+        check_paths(paths, config.model)
+        contract.check_cover(paths, model.weights, config.model, "tf_keras")
         for layer in model.submodules:
-            known = isinstance(layer, Dropout)
-            if isinstance(layer, private.RandomLayer) and not known and _draws(layer) and _devices(config) > 1:
-                raise ConfigError(
-                    f"model._target_={config.model.target} is refused: layer {layer.name} ({type(layer).__name__}) "
-                    "draws numbers that depend on the mesh; use keras.layers.Dropout of the `keras` that the builder "
-                    "is given, or mesh=single"
-                )
-            if isinstance(layer, tf_keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
-                raise refuse_padding(layer.name)
+            keeps = isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
+            if keeps and config.dataset.remainder == "pad":
+                raise padding.refuse(f"the batch statistics of layer {layer.name}")
+        if not self._blank:
+            check_kept(model, paths, config, self._data)
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that the layers' operations need whole, however they are stored."""
@@ -114,12 +107,12 @@ class KerasAdapter:
 
     def exported(self, values: Mapping[str, Array]) -> tf_keras.Model:
         """Returns a model of tf_keras's own layers with these weights."""
-        model = self.plain(stock=True)
+        model = self.plain()
         for path, variable in named_variables(model).items():
             variable.assign(values[path])
         return model
 
-    def _call(self, layouts: Mapping[str, dtensor.Layout], keras: ModuleType) -> tf_keras.Model:
+    def _call(self, layouts: Mapping[str, dtensor.Layout]) -> tf_keras.Model:
         tf_keras.backend.reset_uids()  # unnamed layers get the same names at every call
         tf_keras.utils.set_random_seed(self._seed)
         told = given(self._builder, self._config, self._data)
@@ -129,7 +122,7 @@ class KerasAdapter:
         if target.is_own(self._config):  # AutoGraph is for users' layers; ours lose seconds to it
             builder = tf.autograph.experimental.do_not_convert(builder)
         with tf.variable_creator_scope(_blank) if self._blank else nullcontext():
-            model = build_model(builder, self._config, keras=keras, **told)
+            model = build_model(builder, self._config, keras=tf_keras, **told)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         return model
 
@@ -144,13 +137,3 @@ def _blank(make: Any, **told: Any) -> tf.Variable:
     if callable(told.get("initial_value")) and None not in (told.get("shape"), told.get("dtype")):
         told["initial_value"] = functools.partial(tf.zeros, told["shape"], told["dtype"])
     return make(**told)
-
-
-def _draws(layer: tf_keras.layers.Layer) -> bool:
-    """Tells whether a random layer draws anything while training: a dropout of 0 does not."""
-    names = [name for name in ("rate", "dropout", "recurrent_dropout", "stddev") if hasattr(layer, name)]
-    return not names or any(getattr(layer, name) for name in names)
-
-
-def _devices(config: RunConfig) -> int:
-    return math.prod(config.mesh.axes.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -14,23 +15,47 @@ def named_variables(model: tf_keras.Model) -> dict[str, tf.Variable]:
     """Returns canonical path to variable, `layer/variable`, in the model's own order of weights.
 
     A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
-    its attribute path; a nested functional model adds nothing to the path, as in tf_keras's LayoutMap.
+    its attribute path; a nested functional model adds nothing to the path. Where two variables would so have one path,
+    as layers of one name in two nested models, the nested models' names come first for both. A variable that no
+    attribute holds goes by its own name.
     """
-    paths: dict[int, str] = {}
-    for path, variable in _walk(model):
-        paths.setdefault(id(variable), path)
-    return {paths[id(variable)]: variable for variable in model.weights}
+    short: dict[int, str] = {}
+    full: dict[int, str] = {}
+    for path, whole, variable in _walk(model, ""):
+        short.setdefault(id(variable), path)
+        full.setdefault(id(variable), whole)
+    for variable in model.weights:
+        own = layer_path(variable.name.removesuffix(":0"))
+        short.setdefault(id(variable), own)
+        full.setdefault(id(variable), own)
+    count = Counter(short[id(variable)] for variable in model.weights)
+    found: dict[str, tf.Variable] = {}
+    for variable in model.weights:
+        path = short[id(variable)]
+        path = full[id(variable)] if count[path] > 1 else path
+        if path not in found:  # what is left over is refused where paths are checked, see `runner.model.contract`
+            found[path] = variable
+    return found
 
 
-def _walk(model: tf_keras.Model) -> Iterator[tuple[str, tf.Variable]]:
-    functional = is_functional(model)
-    for owner in model.layers if functional else [model]:
-        if functional and is_functional(owner):
-            yield from _walk(owner)
-            continue
-        prefix = f"{layer_path(owner.name)}/" if functional else ""
-        for path, variable in attributes(owner, tf.Variable):
-            yield prefix + path, variable
+def _walk(model: tf_keras.layers.Layer, outer: str) -> Iterator[tuple[str, str, tf.Variable]]:
+    """Yields (path, path with the names of nested models in it, variable)."""
+    if not is_functional(model):
+        yield from _held(model, "", outer)
+        return
+    for owner in model.layers:
+        own = f"{layer_path(owner.name)}/"
+        yield from _walk(owner, outer + own) if is_functional(owner) else _held(owner, own, outer + own)
+
+
+def _held(owner: tf_keras.layers.Layer, prefix: str, outer: str) -> Iterator[tuple[str, str, tf.Variable]]:
+    """Yields what the attributes of a layer hold; of a functional model among them, its layers by their names."""
+    for path, nested in attributes(owner, tf_keras.Model):
+        if nested is not owner and is_functional(nested):
+            for short, whole, variable in _walk(nested, ""):
+                yield f"{prefix}{path}/{short}", f"{outer}{path}/{whole}", variable
+    for path, variable in attributes(owner, tf.Variable):
+        yield prefix + path, outer + path, variable
 
 
 def layer_path(name: str) -> str:

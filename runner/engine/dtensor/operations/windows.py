@@ -1,0 +1,150 @@
+"""Windows over the spatial dims of a tensor, and pooling by them, whose gradients DTensor knows.
+
+Shapes: B examples, C channels.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from runner.data.base import Array
+
+
+def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int], rates: Sequence[int]) -> Iterator[tf.Tensor]:
+    """Yields the (B, ..., C) that each place of a window meets, row by row.
+
+    Args:
+      x: (B, spatial dims, C), already padded.
+      size: of the window, a spatial dim each.
+      strides: likewise.
+      rates: steps between the places of a window.
+    """
+    ends = []
+    for length, window, stride, rate in zip(x.shape[1:-1], size, strides, rates, strict=True):
+        count = (int(length) - (window - 1) * rate - 1) // stride + 1
+        ends.append((count - 1) * stride + 1)
+    for place in itertools.product(*(range(window) for window in size)):
+        starts = [at * rate for at, rate in zip(place, rates, strict=True)]
+        cuts = [slice(start, start + end, step) for start, end, step in zip(starts, ends, strides, strict=True)]
+        yield x[(slice(None), *cuts, slice(None))]
+
+
+def pads_of(
+    lengths: Sequence[int], size: Sequence[int], strides: Sequence[int], padding: str | bytes, rates: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Returns what is padded before and after each spatial dim."""
+    name = padding.decode() if isinstance(padding, bytes) else padding
+    if name.upper() == "VALID":
+        return [(0, 0)] * len(lengths)
+    found = []
+    for length, window, stride, rate in zip(lengths, size, strides, rates, strict=True):
+        total = max((-(-int(length) // stride) - 1) * stride + (window - 1) * rate + 1 - int(length), 0)
+        found.append((total // 2, total - total // 2))
+    return found
+
+
+def padded(x: tf.Tensor, pads: Sequence[tuple[int, int]], fill: float) -> tf.Tensor:
+    """Returns a tensor with something before and after each of its spatial dims."""
+    return tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=tf.cast(fill, x.dtype))
+
+
+def spatial(values: Sequence[int], data_format: str, rank: int) -> list[int]:
+    """Returns the entries of a list (B, ..., C) that are of spatial dims."""
+    listed = [int(value) for value in values]
+    return listed[2:] if data_format[-1] != "C" else listed[1 : rank - 1]
+
+
+def channels_last(compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, data_format: str) -> tf.Tensor:
+    """Returns what is computed of a tensor with its channels last, in the format that it has."""
+    if data_format[-1] == "C":
+        return compute(x)
+    rank = len(x.shape)
+    y = compute(tf.transpose(x, [0, *range(2, rank), 1]))
+    return tf.transpose(y, [0, rank - 1, *range(1, rank - 1)])
+
+
+def _pooled(
+    x: tf.Tensor,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str,
+    reduce: Callable[[list[tf.Tensor], Array], tf.Tensor],
+    fill: float,
+) -> tf.Tensor:
+    """Returns a pooling as a reduction of (the tensors of a window's places, how many of them are no padding)."""
+    rank = len(x.shape)
+    size, steps = spatial(ksize, data_format, rank), spatial(strides, data_format, rank)
+    ones = [1] * len(size)
+
+    def pool(last: tf.Tensor) -> tf.Tensor:
+        lengths = last.shape[1:-1]
+        pads = pads_of(lengths, size, steps, padding, ones)
+        counts = [
+            _inside(int(length), window, step, pad)
+            for length, window, step, pad in zip(lengths, size, steps, pads, strict=True)
+        ]
+        count = functools.reduce(np.multiply.outer, counts)
+        return reduce(list(windows(padded(last, pads, fill), size, steps, ones)), count[None, ..., None])
+
+    return channels_last(pool, x, data_format)
+
+
+def _inside(length: int, window: int, stride: int, pad: tuple[int, int]) -> Array:
+    """Returns how many places of each window along a dim are no padding."""
+    starts = np.arange(0, length + sum(pad) - window + 1, stride) - pad[0]
+    return np.minimum(starts + window, length) - np.maximum(starts, 0)
+
+
+def _average(parts: list[tf.Tensor], count: Array) -> tf.Tensor:
+    total = tf.add_n(parts)
+    return total / tf.constant(count, total.dtype)
+
+
+def _maximum(parts: list[tf.Tensor], count: Array) -> tf.Tensor:
+    del count
+    return functools.reduce(tf.maximum, parts)  # of equals the first has the gradient, as in TensorFlow's own
+
+
+def avg_pool(
+    value: tf.Tensor,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str = "NHWC",
+    name: str | None = None,
+) -> tf.Tensor:
+    """Stands for the raw operation AvgPool."""
+    with tf.name_scope(name or "AvgPool"):
+        return _pooled(value, ksize, strides, padding, data_format, _average, 0.0)
+
+
+def avg_pool3d(
+    input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str = "NDHWC",
+    name: str | None = None,
+) -> tf.Tensor:
+    """Stands for the raw operation AvgPool3D."""
+    with tf.name_scope(name or "AvgPool3D"):
+        return _pooled(input, ksize, strides, padding, data_format, _average, 0.0)
+
+
+def max_pool3d(
+    input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str = "NDHWC",
+    name: str | None = None,
+) -> tf.Tensor:
+    """Stands for the raw operation MaxPool3D."""
+    with tf.name_scope(name or "MaxPool3D"):
+        return _pooled(input, ksize, strides, padding, data_format, _maximum, input.dtype.min)
