@@ -152,5 +152,5 @@ def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
 
 
 def policy_name(precision: str) -> str:
-    """Returns the name of Keras's policy for `engine.precision`, whose variables are float32, or for float64."""
-    return {"float32": "float32", "bfloat16": "mixed_bfloat16", "float64": "float64"}[precision]
+    """Returns the name that Keras's policies have for `engine.precision`; variables are float32 under both."""
+    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]

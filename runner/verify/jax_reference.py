@@ -26,6 +26,7 @@ from runner.model import scope
 from runner.optim.paths import slot_path
 from runner.optim.stock import stock_optimizer
 from runner.task import namespace
+from runner.verify.jax_float64 import in_float64
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
 
@@ -38,12 +39,8 @@ class JaxReference(Reference):
     in Keras's own training; they are no variables of the model, and are not compared.
     """
 
-    def __init__(self, request: Request, precision: str | None = None) -> None:
+    def __init__(self, request: Request) -> None:
         """Builds the model from the config's seed.
-
-        Args:
-          request: config and batches.
-          precision: null: `engine.precision`.
 
         Raises:
           ConfigError: the builder fails, or made a model that no mesh can train.
@@ -51,9 +48,7 @@ class JaxReference(Reference):
         super().__init__(request)
         config = request.config
         self._ops, self._task = namespace.of(jnp), request.data.task
-        precision = precision or config.engine.precision
-        factory = Keras3Factory(config.model, request.data, config.trainer.seed, precision)
-        self._model = factory.build()
+        self._model = Keras3Factory(config.model, request.data, config.trainer.seed, config.engine.precision).build()
         check_model(self._model, config, request.data)
         self._stock = stock_optimizer(config.optimizer, request.total_steps, keras)
         self._stock.build(self._model.trainable_variables)
@@ -86,7 +81,7 @@ class JaxReference(Reference):
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
         """Takes a state; the generators' are those that the first training had at that step."""
         self.reset()
-        self.assign({path: value.astype(self.initial[path].dtype) for path, value in values.items()})
+        self.assign(values)
         seeds = self._seeds[step * self._request.config.trainer.accumulate_steps]
         self._non_trainable = [
             seeds[self._generators.index(index)]
@@ -103,16 +98,13 @@ class JaxReference(Reference):
 
     @contextmanager
     def in_float64(self) -> Iterator[JaxReference]:
-        """Builds the model anew, with float64 for all that it does not name a dtype for."""
-        before = keras.config.floatx()
-        keras.config.set_floatx("float64")
+        """Lets the gradients be computed in float64 while the context lasts."""
+        plain = self._gradients
+        self._gradients = in_float64(jax.value_and_grad(self._loss, has_aux=True))
         try:
-            with jax.enable_x64(True):
-                twin = JaxReference(self._request, "float64")
-                twin._seeds = self._seeds
-                yield twin
+            yield self
         finally:
-            keras.config.set_floatx(before)
+            self._gradients = plain
 
     def constrain(self) -> None:
         """Applies the variables' own constraints."""
