@@ -24,7 +24,7 @@ CASES: list[tuple[list[int], int, list[str | None], list[str | None]]] = [
 PROGRAM = r"""
 import json, os, re, sys
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
-os.environ["PJRT_NPROC"] = "16"
+os.environ["PJRT_NPROC"], os.environ["KERAS_BACKEND"] = "16", "jax"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.engine.jax.layers.adopted import Dense

@@ -20,16 +20,26 @@ LAYERS = {
     "depthwise": "DepthwiseConv2D(3, padding='same')",
     "separable": "SeparableConv2D(8, 3, padding='same')",
     "transposed": "Conv2DTranspose(8, 3, strides=2, padding='same')",
+    "by another name": "ByAnotherName()",  # not by Keras's operations, nor by the name in `jax.lax`
 }
 SPECS = [["batch"], ["batch", "height"], ["batch", None, "width"], ["batch", "height", "width"], [None, "height"]]
 PROGRAM = r"""
 import json, os, sys
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
-os.environ["PJRT_NPROC"] = "16"
+os.environ["PJRT_NPROC"], os.environ["KERAS_BACKEND"] = "16", "jax"
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients, spread_over
 layers, specs, batch = json.loads(sys.argv[1])
+same = jax.lax.conv_general_dilated
+class ByAnotherName(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(3, 3, 2, 8), initializer="glorot_uniform", name="kernel")
+    def call(self, x):
+        w, form = keras.ops.convert_to_tensor(self.kernel), ("NHWC", "HWIO", "NHWC")
+        grouped = jax.jit(lambda x, w: same(x, w, (1, 1), "SAME", dimension_numbers=form, feature_group_count=2))
+        return jax.checkpoint(grouped)(x, w)
+keras.layers.ByAnotherName = ByAnotherName
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("batch", "height", "width"))
 x = np.random.default_rng(0).normal(size=(batch, 16, 16, 4)).astype(np.float32)
 found = {}

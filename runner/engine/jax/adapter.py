@@ -17,7 +17,8 @@ from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
-from runner.model import builder, target
+from runner.engine.jax.probe import check_kept
+from runner.model import builder, contract, padding, target
 
 T = TypeVar("T")
 
@@ -121,13 +122,18 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
       data: what the engine is built for.
 
     Raises:
-      ConfigError: inputs that it does not take; outputs that the task does not take; batch statistics where padding
-        would count in them; layers that run in TensorFlow.
+      ConfigError: inputs that it does not take; outputs that the task does not take; what only Keras's `fit` does, see
+        `runner.model.contract`; padding that would count in what is kept; layers that run in TensorFlow.
     """
-    builder.check_paths(Names(model).variables, config.model)
+    paths = Names(model).variables
+    builder.check_paths(paths, config.model)
+    contract.check_cover(paths, model.weights, config.model)
     builder.check_trainable(model.trainable_variables, config.model)
+    # JAX makes float32 of float64, but where a verification allows it.
+    contract.check(model, private.all_layers(model), keras.Model, config.model, ("float32", "float64"))
     _check_layers(model, config)
     _check_outputs(_output_shapes(model, config, data), config, data)
+    check_kept(model, config, data)
 
 
 def _check_layers(model: keras.Model, config: RunConfig) -> None:
@@ -139,8 +145,12 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
                 "of those that run in TensorFlow alone, also in Keras 3 on JAX; leave it out of the model and make "
                 "what it gives part of the dataset"
             )
-        if isinstance(layer, keras.layers.BatchNormalization) and config.dataset.remainder == "pad":
-            raise builder.refuse_padding(layer.name)
+        if (
+            isinstance(layer, keras.layers.BatchNormalization)
+            and layer.trainable
+            and config.dataset.remainder == "pad"
+        ):
+            raise padding.refuse(f"the batch statistics of layer {layer.name}")
 
 
 def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> list[tuple[int | None, ...]]:

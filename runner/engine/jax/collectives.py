@@ -162,7 +162,8 @@ def _axis(rest: str, axes: Mapping[str, int]) -> str:
     for names, expected in device_groups(axes).items():
         if {frozenset(group) for group in groups} == expected:
             return "+".join(names)
-    raise EngineError(f"a collective runs over devices {groups}, which are those of no axes of the mesh")
+    # Some of an axis's devices, where XLA splits what the whole axis would not divide.
+    return _moved_along([(group[0], other) for group in groups for other in group[1:]], axes)
 
 
 def _groups(rest: str, devices: int) -> list[list[int]]:
@@ -209,7 +210,7 @@ def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
 
 
 def _moved_along(pairs: Sequence[Sequence[int]], axes: Mapping[str, int]) -> str:
-    """Returns the axes along which a permute moves data."""
+    """Returns the axes along which the devices of each pair lie apart."""
     sizes = tuple(axes.values())
     moved = set()
     for source, target in pairs:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 import keras
 
 from runner.config.errors import ConfigError
@@ -12,7 +15,8 @@ class Names:
     """Canonical paths of a model's layers and variables, the same as tf_keras's models have in the DTensor engine.
 
     A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
-    its attribute path; a nested functional model adds nothing to the path.
+    its attribute path; a nested functional model adds nothing to the path. Where two variables or two layers would so
+    have one path, as those of one name in two nested models, the nested models' names come first for both.
 
     Attributes:
       layers: id of a layer -> path.
@@ -23,49 +27,59 @@ class Names:
         """Walks the model.
 
         Raises:
-          ConfigError: two variables have one path, as layers of one name in nested models give.
+          ConfigError: two variables have one path, as layers of one name in one model give.
         """
-        self.layers: dict[int, str] = {}
-        self._paths: dict[int, str] = {}
+        # Of each: its path, and the path with the names of nested models in it.
+        self._layers: dict[int, tuple[str, str]] = {}
+        self._variables: dict[int, tuple[str, str]] = {}
         self._seen: set[int] = set()
-        self._walk(model, "")
+        self._walk(model, "", "")
+        self.layers = _apart(self._layers)
+        paths = _apart({id(each): self._variables.get(id(each), (each.path, each.path)) for each in model.weights})
         self.variables: dict[str, keras.Variable] = {}
         for variable in model.weights:
-            path = self._paths.get(id(variable), variable.path)
+            path = paths[id(variable)]
             if path in self.variables:
                 raise ConfigError(f"model._target_ is refused: two variables are named {path}; name layers apart")
             self.variables[path] = variable
 
-    def _walk(self, owner: keras.Layer, prefix: str) -> None:
+    def _walk(self, owner: keras.Layer, prefix: str, outer: str) -> None:
         if id(owner) in self._seen:
             return
         self._seen.add(id(owner))
         if private.is_functional(owner):
             for layer in owner.layers:
-                path = prefix if private.is_functional(layer) else f"{prefix}{layer_path(layer.name)}/"
-                self.layers.setdefault(id(layer), path.removesuffix("/") or layer_path(layer.name))
-                self._walk(layer, path)
+                name = layer_path(layer.name)
+                path = prefix if private.is_functional(layer) else f"{prefix}{name}/"
+                self._layers.setdefault(id(layer), (path.removesuffix("/") or name, f"{outer}{name}"))
+                self._walk(layer, path, f"{outer}{name}/")
             return
         for name, value in sorted(vars(owner).items()):
             if name not in private.BOOKKEEPING:
-                self._take(value, f"{prefix}{name}")
+                self._take(value, f"{prefix}{name}", f"{outer}{name}")
 
-    def _take(self, value: object, path: str) -> None:
+    def _take(self, value: object, path: str, whole: str) -> None:
         """Notes what an attribute holds: a variable, a layer, or a list or dict of them."""
         if isinstance(value, keras.Variable):
-            folder, slash, name = path.rpartition("/")
             # Some layers hold a variable in a private attribute, behind a property of the variable's name.
-            name = value.name if name == f"_{value.name}" else name
-            self._paths.setdefault(id(value), f"{folder}{slash}{name}")
+            hidden = path.rpartition("/")[2] == f"_{value.name}"
+            both = ((each.removesuffix(f"_{value.name}") + value.name) if hidden else each for each in (path, whole))
+            self._variables.setdefault(id(value), (next(both), next(both)))
         elif isinstance(value, keras.Layer):
-            self.layers.setdefault(id(value), path)
-            self._walk(value, f"{path}/")
+            self._layers.setdefault(id(value), (path, whole))
+            self._walk(value, f"{path}/", f"{whole}/")
         elif isinstance(value, list | tuple):
             for index, item in enumerate(value):
-                self._take(item, f"{path}/{index}")
+                self._take(item, f"{path}/{index}", f"{whole}/{index}")
         elif isinstance(value, dict):
             for key, item in value.items():
-                self._take(item, f"{path}/{key}")
+                self._take(item, f"{path}/{key}", f"{whole}/{key}")
+
+
+def _apart(paths: Mapping[int, tuple[str, str]]) -> dict[int, str]:
+    """Returns the first of each pair of paths, and the second where others have the same first."""
+    count = Counter(path for path, _ in paths.values())
+    return {key: whole if count[path] > 1 else path for key, (path, whole) in paths.items()}
 
 
 def layer_path(name: str) -> str:

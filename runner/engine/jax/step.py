@@ -81,8 +81,11 @@ class Step:
         self._model, self._config, self._task, self._total_steps = model, config, task, total_steps
         self._random, self._shardings, self._microbatches = random, shardings, config.trainer.accumulate_steps
         self._spread, self._parts = spread, parts
+        self._variables = model.trainable_variables  # a walk of the whole model
         self._rule = rules.make_rule(config.optimizer, jnp)
         self._ops = namespace.of(jnp)
+        # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
+        self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
     def losses(
         self,
@@ -116,9 +119,14 @@ class Step:
         self, state: State[jax.Array], batch: Arrays, count: jax.Array, microstep: jax.Array
     ) -> tuple[list[jax.Array], Aux]:
         """Returns the gradients of the mean loss, and what `losses` gives beside it."""
-        grad = jax.grad(self.losses, has_aux=True)
+        found: tuple[list[jax.Array], Aux] = self._differentiated(
+            state.trainable, state.non_trainable, batch, count, microstep
+        )
+        return found
+
+    def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
         with exact_kernel_gradients(self._spread):
-            found: tuple[list[jax.Array], Aux] = grad(state.trainable, state.non_trainable, batch, count, microstep)
+            found: tuple[list[jax.Array], Aux] = jax.grad(self.losses, has_aux=True)(*arguments)
         return found
 
     def step(
@@ -171,12 +179,12 @@ class Step:
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value as its constraint has it, which is called as `fit` calls it."""
-        variable = self._model.trainable_variables[index]
+        variable = self._variables[index]
         if variable.constraint is None:
             return weight
         with keras.StatelessScope(state_mapping=[(variable, weight)]):
-            found = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
-        return found
+            found: jax.Array = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
+            return found
 
     def many(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array
