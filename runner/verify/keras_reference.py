@@ -34,8 +34,12 @@ class KerasReference(Reference):
     Its layers are tf_keras's own, and so is the arithmetic of a step; only the masks of random layers are handed in.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, float64: bool = False) -> None:
         """Builds the model from the config's seed.
+
+        Args:
+          request: config and batches.
+          float64: the model computes in that, and is trained by no run.
 
         Raises:
           ConfigError: the builder fails.
@@ -47,7 +51,8 @@ class KerasReference(Reference):
         with tf.device(self._device):
             adapter = make_adapter(request.config, request.data)
             self._model = adapter.plain()
-            adapter.check(self._model, request.config)
+            if not float64:
+                adapter.check(self._model, request.config)
             self._variables = adapter.variables(self._model)
             if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
                 # A module of our own has its like in tf_keras's layers.
@@ -100,7 +105,7 @@ class KerasReference(Reference):
         before = tf_keras.backend.floatx()
         tf_keras.backend.set_floatx("float64")
         try:
-            yield KerasReference(self._request)
+            yield KerasReference(self._request, float64=True)
         finally:
             tf_keras.backend.set_floatx(before)
 
