@@ -176,7 +176,7 @@ def _split(arrays: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
 
 
 def tokens(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int, dim: int = 8) -> Any:
-    """Builds one block of a transformer over words, read off at a class token.
+    """Builds one block of a transformer over words and a class token.
 
     There are as many tokens as `dim`: weights along one of the two fit the other too, and no shape would tell.
     """
@@ -193,7 +193,7 @@ def tokens(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int, dim: i
     y = layers.Dense(16, activation="gelu", kernel_constraint=keras.constraints.MaxNorm(0.5), name="d1")(y)
     y = layers.Dense(dim, kernel_regularizer=keras.regularizers.L2(0.02), name="d2")(y)
     x = layers.Add(name="add2")([x, drop(y)])
-    x = own["First"](name="first")(x)
+    x = layers.GlobalAveragePooling1D(name="pool")(x)
     x = layers.Dense(dim, activation="tanh", name="square")(x)
     return keras.Model(given, layers.Dense(num_classes, name="head")(x), name="tokens")
 
@@ -242,12 +242,6 @@ def _layers(keras: Any) -> dict[str, Any]:
         def compute_output_shape(self, input_shape: Any) -> Any:
             return (input_shape[0], input_shape[1] + 1, input_shape[2])
 
-    class First(keras.layers.Layer):  # type: ignore[misc]
-        """The first token (B, D) of (B, T, D)."""
-
-        def call(self, x: Any) -> Any:
-            return tensors.einsum("bsd,s->bd", x, np.eye(1, x.shape[1], dtype=np.float32)[0])
-
     class Running(keras.layers.Layer):  # type: ignore[misc]
         """Takes the running mean of the batches off, as no layer of Keras does it."""
 
@@ -262,4 +256,4 @@ def _layers(keras: Any) -> dict[str, Any]:
             self.mean.assign(now)
             return x - now
 
-    return {"Start": Start, "First": First, "Running": Running}
+    return {"Start": Start, "Running": Running}
