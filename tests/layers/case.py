@@ -124,7 +124,8 @@ class Case:
       within: a layer that the layer is handed to, as a cell to RNN; empty: it stands by itself.
       before: layers that its first input goes through first, as Masking.
       then: layers that its output goes through, before it is flattened.
-      style: how several inputs are given: `list`, `spread` (one argument each) or `dict`.
+      style: how inputs are given: `list`; `spread`, one argument each; `dict`; `state`, those behind the first as a
+        recurrent layer's state; `reverse`, by a second call that turns the first one round.
       only: the engine whose Keras has it; empty: both.
       tolerance: relative, of the largest entry; more than float32's where it computes in less.
       again: how often it is called in one model.
@@ -148,6 +149,8 @@ class Case:
         parts = [text(self.arguments), *(f"called with {key}={value}" for key, value in self.call.items())]
         parts += [f"called with {tensor.keyword}" for tensor in self.inputs if tensor.keyword]
         parts += [f"{'after' if where == 'before' else 'before'} {each}" for where, each in self._around()]
+        parts += ["there and back"] if self.style == "reverse" else []
+        parts += ["with its first state"] if self.style == "state" else []
         parts += [f"called {self.again} times"] if self.again > 1 else []
         shapes = " and ".join(str(list(tensor.shape)) for tensor in self.inputs)
         return f"{', '.join(part for part in parts if part)} on {shapes}".removeprefix(" ")

@@ -12,11 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests import forks
+from tests.layers import table
 from tests.layers.case import JAX, Case
-from tests.layers.table import by_name
 from tests.layers.worker import WRONG, Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -41,12 +42,21 @@ class Job:
         return self.engine, self.meshes
 
 
-def jobs(engine: str, chosen: Sequence[Case]) -> list[Job]:
+def jobs(engine: str, chosen: Callable[[Case, str], bool]) -> list[Job]:
     """Returns the cases in models: neighbours together, so that what fails fails together."""
-    size = _TOGETHER[engine]
-    names = [case.name for case in chosen]
-    parts = [tuple(names[at : at + size]) for at in range(0, len(names), size)]
-    return [Job(engine, meshes, part) for meshes in MESHES[engine] for part in parts]
+    found, size = [], _TOGETHER[engine]
+    for together in MESHES[engine]:
+        wanted: dict[str, list[str]] = {}
+        for mesh in together.split(","):
+            for case in table.on_mesh(engine, mesh):
+                if chosen(case, mesh):
+                    wanted.setdefault(case.name, []).append(mesh)
+        by_meshes: dict[str, list[str]] = {}
+        for name, meshes in wanted.items():
+            by_meshes.setdefault(",".join(meshes), []).append(name)
+        for meshes, names in by_meshes.items():
+            found += [Job(engine, meshes, tuple(names[at : at + size])) for at in range(0, len(names), size)]
+    return found
 
 
 class _Worker:
@@ -83,19 +93,24 @@ class _Worker:
                 stream.close()
 
 
+def _all(engine: str, case: Case, mesh: str) -> bool:
+    del engine, case, mesh
+    return True
+
+
 def run(
-    engines: Sequence[str], chosen: Callable[[Case], bool] = bool, workers: int = 2
+    engines: Sequence[str], chosen: Callable[[str, Case, str], bool] = _all, workers: int = 2
 ) -> Iterator[tuple[str, Outcome]]:
     """Yields engine and outcome of the chosen cases, as they come.
 
     Args:
       engines: whose.
-      chosen: tells whether a case is run; all are, unless told.
+      chosen: tells whether a case of an engine is run on a mesh; all are, unless told.
       workers: processes at a time.
     """
     waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     for engine in engines:
-        for job in jobs(engine, [case for case in by_name(engine).values() if chosen(case)]):
+        for job in jobs(engine, partial(chosen, engine)):
             waiting.put(job)
     for _ in range(workers):
         waiting.put(None)

@@ -87,6 +87,8 @@ def _applied(library: ModuleType, case: Case, number: int, called: list[Any], na
         return layer(named)
     if case.style == "state":
         return layer(called[0], initial_state=called[1:], **case.call)
+    if case.style == "reverse":
+        return layer(layer(called[0]), reverse=True)
     if case.style == "spread" or len(called) == 1:
         y = layer(*called, **named, **case.call)
         for _ in range(case.again - 1):

@@ -31,6 +31,16 @@ _POSITIVE = re.compile("variance|stddev")
 Arrays = dict[str, Array]
 
 
+def config(engine: str, mesh: str, names: Sequence[str]) -> RunConfig:
+    """Returns the config of a run of some cases on a mesh."""
+    target = f"tests.layers.on_{'jax' if engine == JAX else 'dtensor'}.build"
+    optimizer = OptimizerConfig("sgd", RATE, momentum=MOMENTUM, nesterov=False)
+    made = engine_cases.config(dict(MESHES[mesh]), optimizer, target, cases=list(names))
+    made.engine.name, made.dataset.batch_size = engine, BATCH
+    made.engine.compilation_cache = made.engine.canary = False
+    return made
+
+
 class Setup:
     """Some cases as one model: what is built, fed and compared.
 
@@ -51,15 +61,6 @@ class Setup:
         for number, case in enumerate(self.cases):
             for index, tensor in enumerate(case.inputs):
                 self.arrays[input_name(number, index)] = tensor.drawn(BATCH, f"{case.name} {index}")
-
-    def config(self, mesh: str) -> RunConfig:
-        """Returns the config of a run on a mesh."""
-        target = f"tests.layers.on_{'jax' if self.engine == JAX else 'dtensor'}.build"
-        optimizer = OptimizerConfig("sgd", RATE, momentum=MOMENTUM, nesterov=False)
-        config = engine_cases.config(dict(MESHES[mesh]), optimizer, target, cases=self.names)
-        config.engine.name, config.dataset.batch_size = self.engine, BATCH
-        config.engine.compilation_cache = config.engine.canary = False
-        return config
 
     @property
     def inputs(self) -> Array | Arrays:

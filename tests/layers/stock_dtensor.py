@@ -12,17 +12,15 @@ from runner.engine.dtensor import masks
 from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.model import scope
-from tests.layers.setup import MOMENTUM, RATE, STEPS, Arrays, Setup, generic
+from tests.layers.setup import MOMENTUM, RATE, STEPS, Arrays, Setup, config, generic
 
 
 def train(setup: Setup) -> Arrays:
     """Returns `start/`, `final/<path>`, `gradient0/<path>` and so on, `loss`, and `outputs` before training."""
     tf_keras.backend.experimental.enable_tf_random_generator()
-    config = setup.config("single")
+    made = config(setup.engine, "single", setup.names)
     with tf.device("/CPU:0"):
-        return _trained(
-            setup, KerasAdapter(config.model, setup.data, config.trainer.seed).plain(), config.trainer.seed
-        )
+        return _trained(setup, KerasAdapter(made.model, setup.data, made.trainer.seed).plain(), made.trainer.seed)
 
 
 def _trained(setup: Setup, model: tf_keras.Model, seed: int) -> Arrays:
@@ -36,7 +34,7 @@ def _trained(setup: Setup, model: tf_keras.Model, seed: int) -> Arrays:
     optimizer.build(trained)
     loss_of = tf_keras.losses.MeanSquaredError()
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(inputs: Any, target: Any, number: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             with scope.enter(scope.Scope(seed, number)), masks.handed_in(model):
@@ -47,7 +45,7 @@ def _trained(setup: Setup, model: tf_keras.Model, seed: int) -> Arrays:
         pairs = zip(gradients, trained, strict=True)
         return value, [tf.zeros_like(v) if g is None else tf.convert_to_tensor(g) for g, v in pairs]
 
-    @tf.function
+    @tf.function(autograph=False)
     def predict(inputs: Any) -> tf.Tensor:
         with scope.enter(scope.Scope(seed)), masks.handed_in(model):
             return model(inputs, training=False)

@@ -12,13 +12,13 @@ from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.names import Names
 from runner.model import scope
-from tests.layers.setup import MOMENTUM, RATE, STEPS, Arrays, Setup, generic
+from tests.layers.setup import MOMENTUM, RATE, STEPS, Arrays, Setup, config, generic
 
 
 def train(setup: Setup) -> Arrays:
     """Returns `start/`, `final/<path>`, `gradient0/<path>` and so on, `loss`, and `outputs` before training."""
-    config = setup.config("single")
-    model = Keras3Factory(config.model, setup.data, config.trainer.seed).build()
+    made = config(setup.engine, "single", setup.names)
+    model = Keras3Factory(made.model, setup.data, made.trainer.seed).build()
     optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
     optimizer.build(model.trainable_variables)
     variables = Names(model).variables
@@ -32,7 +32,7 @@ def train(setup: Setup) -> Arrays:
     loss_of = keras.losses.MeanSquaredError()
 
     def loss(weights: list[Any], rest: list[Any], inputs: Any, target: Any, step: Any) -> tuple[Any, Any]:
-        with scope.enter(scope.Scope(config.trainer.seed, step)), masks_from_scope(model):
+        with scope.enter(scope.Scope(made.trainer.seed, step)), masks_from_scope(model):
             outputs, rest, added = model.stateless_call(weights, rest, inputs, training=True, return_losses=True)
         return loss_of(target, outputs) + sum(added), rest
 
@@ -42,7 +42,7 @@ def train(setup: Setup) -> Arrays:
         return value, gradients, weights, rest, kept
 
     def predict(weights: list[Any], rest: list[Any], inputs: Any) -> Any:
-        with scope.enter(scope.Scope(config.trainer.seed)), masks_from_scope(model):
+        with scope.enter(scope.Scope(made.trainer.seed)), masks_from_scope(model):
             return model.stateless_call(weights, rest, inputs, training=False)[0]
 
     weights, rest, kept = first(trained), first(others), [v.value for v in optimizer.variables]

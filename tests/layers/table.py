@@ -40,10 +40,26 @@ NAMED: Mapping[str, Mapping[str, str]] = {
 
 # Between them, the arithmetic of most layers, in seconds; the rest are a campaign.
 SAMPLES = (
-    "Dense: units=4 on [3, 5]",
+    "Dense: units=4 on [5]",
     'Conv2D: filters=4, kernel_size=3, strides=2, padding="same" on [7, 6, 3]',
     "LayerNormalization: axis=1 on [4, 3, 5]",
 )
+
+
+# A layer's first cases are run on every mesh, all of them on this one, whose axes are two.
+ALL_CASES, _ON_EVERY_MESH = "batch4_model2", 2
+
+
+def on_mesh(engine: str, mesh: str) -> list[Case]:
+    """Returns the cases that are run on a mesh, in the page's order."""
+    if mesh == ALL_CASES:
+        return cases(engine)
+    seen: Counter[str] = Counter()
+    found = []
+    for case in cases(engine):
+        seen[case.layer] += 1
+        found += [case] if seen[case.layer] <= _ON_EVERY_MESH else []
+    return found
 
 
 def cases(engine: str) -> list[Case]:

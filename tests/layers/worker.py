@@ -21,8 +21,9 @@ from types import ModuleType
 
 from runner.config.errors import ConfigError
 from runner.engine import registry
+from runner.model import target
 from tests.layers.case import JAX
-from tests.layers.setup import MESHES, Arrays, Setup
+from tests.layers.setup import Arrays, Setup, config
 
 EQUAL, REFUSED, WRONG, STOCK = "equal", "refused", "wrong", "stock"
 _LAYER = re.compile(r"(?:layer|weighted|before|then|head)(\d+)\b")
@@ -160,12 +161,17 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")  # whatever a library prints goes to stderr
     os.dup2(2, 1)
     meshes = ["batch8"] if what == "names" else what.split(",")
-    config = Setup(engine, []).config(meshes[0])
-    config.mesh.axes = max((MESHES[mesh] for mesh in meshes), key=lambda axes: axes["batch"] * axes.get("model", 1))
-    registry.load(config)
+    first = config(engine, meshes[0], [])  # the mesh of the most devices
+    registry.load(first)
     if what == "names":
         print(json.dumps(classes(importlib.import_module("keras" if engine == JAX else "tf_keras"))), file=answers)
         return
+    # No case needs AutoGraph, which is half of the time of a trace.
+    target.is_own = lambda config: True  # type: ignore[assignment]  # noqa: ARG005
+    devices = importlib.import_module(f"runner.engine.{'jax' if engine == JAX else 'dtensor'}.mesh")
+    devices.configure(
+        first.mesh, *([] if engine == JAX else [first.engine.intra_op_threads])
+    )  # before the stock side makes one alone
     for line in sys.stdin:
         begun = time.monotonic()
         found = [asdict(outcome) for outcome in outcomes(engine, meshes, json.loads(line))]
