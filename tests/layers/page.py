@@ -20,10 +20,10 @@ _HEAD = """# Layers
 
 What every layer of `keras.layers` does on a mesh: tf_keras's on `engine=keras_dtensor`, Keras 3's on `engine=jax`.
 Each case is a small model with the layer in it, built with `import tf_keras` or `import keras` as in your own code,
-trained two steps and held against stock Keras on one device: outputs, losses, the gradients of its variables and of its
-inputs, and all variables afterwards. A layer's first two cases are run on `mesh=single`, `batch8` and `batch4_model2`,
-the others on the last. Masks of dropout are the same on both sides. This page is written by that test; `python -m
-tests.layers --write` makes it anew.
+trained two steps and held against stock Keras on one device: outputs, losses, the gradients of its variables and of
+its inputs, and all variables afterwards. A layer's first two cases are run on `mesh=single`, `batch8` and
+`batch4_model2`, the others on the last. Masks of dropout are the same on both sides. This page is written by that test;
+`python -m tests.layers --write` makes it anew.
 
 A cell tells in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. What it
 does not compute is refused before a step is trained, with exit code 2 and the line that stands below the table. A line

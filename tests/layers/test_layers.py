@@ -56,8 +56,11 @@ def test_every_case_equals_stock_keras_or_is_refused_and_the_page_says_so() -> N
 
 def outcomes_of(engine: str, **told: tuple[str, str]) -> list[Outcome]:
     """Returns outcomes that are equal, but for the layers named."""
-    meshes = page.MESHES
-    return [Outcome(case.name, mesh, *told.get(case.layer, (EQUAL, ""))) for case in cases(engine) for mesh in meshes]
+    return [
+        Outcome(case.name, mesh, *told.get(case.layer, (EQUAL, "")))
+        for mesh in MESHES
+        for case in on_mesh(engine, mesh)
+    ]
 
 
 def test_the_page_tells_each_layer_s_count_and_each_reason_once() -> None:
