@@ -73,6 +73,15 @@ def generators() -> bool:
     return isinstance(generator, private.RandomGenerator) and drawn == [0.5]
 
 
+def walks() -> bool:
+    """Tells whether a model with a recurrent dropout can be walked after two graphs were traced with it."""
+    model = tf_keras.Sequential([tf_keras.Input((3, 2)), tf_keras.layers.SimpleRNN(2, recurrent_dropout=0.5)])
+    private.let_walk(model)
+    for _ in range(2):
+        tf.function(lambda: model(tf.ones((1, 3, 2)), training=True), autograph=False)()
+    return any(isinstance(layer, tf_keras.layers.SimpleRNNCell) for layer in model.submodules)
+
+
 def mixed() -> bool:
     """Tells whether the variable behind one of mixed precision can be exchanged."""
     layer = tf_keras.layers.Dense(2, dtype="mixed_bfloat16")
@@ -106,6 +115,7 @@ def operations() -> bool:
     replaced_operations.REPLACED = tuple((module, name, noted(name, function)) for module, name, function in real)
     try:
         with replaced_operations.replaced():
+            loops = [layers.LSTM(2), layers.GRU(2)]
             image, volume, line = tf.ones((2, 6, 6, 2)), tf.ones((2, 4, 4, 4, 2)), tf.ones((2, 6, 2))
             for layer, x in (
                 (layers.AveragePooling2D(), image),
@@ -119,8 +129,10 @@ def operations() -> bool:
                 (layers.RandomFlip(), image),
             ):
                 layer(x, training=True)
-            tf.function(lambda: layers.LSTM(2)(line), autograph=False)()
-            tf.function(lambda: layers.GRU(2)(line), autograph=False)()
+            for loop in loops:
+                loop.build(line.shape)
+            for loop in loops:  # in a graph: eager calls choose a kernel otherwise
+                tf.function(loop, autograph=False)(line)
             tf.reverse(line, [1])
             tf.roll(line, 1, 1)
             tf.pad(line, [[0, 0], [1, 1], [0, 0]], "REFLECT")
@@ -162,6 +174,7 @@ CHECKS: tuple[Callable[[], bool], ...] = (
     attributes,
     subclassed,
     generators,
+    walks,
     mixed,
     constants,
     reads,

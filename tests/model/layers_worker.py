@@ -121,6 +121,10 @@ def masks(rate: float) -> dict[str, Any]:
     def mask(name: str, seed: int, step: int, training: bool = True) -> Any:
         return drawn([tf_keras.layers.Dropout(rate, name=name)], seed, step, training)[0]
 
+    channels = tf_keras.layers.SpatialDropout2D(rate)
+    images = tf_keras.Sequential([channels])
+    with scope.enter(scope.Scope(1, tf.constant(5))), handed_in(images):
+        spatial = channels(tf.ones((8, 3, 4, 16)), training=True).numpy()
     first = mask("a", 1, 5)
     twice = tf_keras.layers.Dropout(rate, name="a")
     again = drawn([twice, twice], 1, 5)
@@ -128,6 +132,7 @@ def masks(rate: float) -> dict[str, Any]:
     return {
         "kept": float((first > 0).mean()),
         "value": float(first.max()),
+        "whole channels": bool((spatial == spatial[:, :1, :1]).all() and 0.1 < (spatial == 0).mean() < 0.4),
         "repeats": bool((first == mask("a", 1, 5)).all()),
         "first": bool((first == again[0]).all() and (first == alike[0]).all()),
         "differ": [bool((first != other).any()) for other in (mask("b", 1, 5), mask("a", 2, 5), mask("a", 1, 6))],

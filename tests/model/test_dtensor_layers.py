@@ -43,6 +43,10 @@ def test_a_dropout_mask_is_a_function_of_layer_seed_and_step(seen: dict[str, Any
     assert seen["dropout"]["differ"] == [True, True, True]
 
 
+def test_a_dropout_of_whole_channels_drops_whole_channels(seen: dict[str, Any]) -> None:
+    assert seen["dropout"]["whole channels"]
+
+
 def test_a_dropout_layer_called_twice_and_two_of_one_name_draw_masks_of_their_own(seen: dict[str, Any]) -> None:
     assert seen["dropout"]["first"]  # the first draw is that of a layer called once
     assert seen["dropout"]["both"] == pytest.approx([0.75**2, 0.75**2], abs=0.03)

@@ -53,7 +53,8 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
             return tf.nn.experimental.general_dropout(
                 inputs,
                 rate,
-                uniform_sampler=lambda shape, dtype: self._uniform(shape),  # noqa: ARG005, noise_shape=noise_shape
+                uniform_sampler=lambda shape, **_: self._uniform(shape),
+                noise_shape=noise_shape,
             )
         keep = tf.cast(self._uniform(_static(noise_shape, inputs)) >= rate, inputs.dtype)
         return inputs * keep / (1.0 - rate)

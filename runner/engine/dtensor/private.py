@@ -17,7 +17,7 @@ from tensorflow.python.ops import array_ops, gen_array_ops, gen_manip_ops, gen_n
 from tf_keras.src import backend
 from tf_keras.src.engine import base_layer, node
 from tf_keras.src.layers.convolutional import base_conv
-from tf_keras.src.layers.rnn import gru, lstm
+from tf_keras.src.layers.rnn import dropout_rnn_cell_mixin, gru, lstm
 from tf_keras.src.mixed_precision import autocast_variable
 
 # Layers that draw numbers, and what each draws with: without the classes their masks depend on the mesh.
@@ -90,6 +90,20 @@ def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
       inputs: symbolic, as it is called with them.
     """
     base_layer.Layer.__call__(model, inputs)
+
+
+def let_walk(model: tf_keras.Model) -> None:
+    """Lets `submodules` pass by the caches of recurrent cells, which it fails on once two graphs have filled them.
+
+    Without it a model with a recurrent dropout can't be walked after its step was traced.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, dropout_rnn_cell_mixin.DropoutRNNCellMixin):
+            ignored = type(layer)._TF_MODULE_IGNORED_PROPERTIES | {
+                "_dropout_mask_cache",
+                "_recurrent_dropout_mask_cache",
+            }
+            vars(layer)["_TF_MODULE_IGNORED_PROPERTIES"] = ignored
 
 
 def generator(layer: tf_keras.layers.Layer) -> Any:

@@ -52,6 +52,7 @@ class KerasAdapter:
         model = self._call({})
         if not model.built:
             private.build_by_call(model, self._symbolic_inputs())
+        private.let_walk(model)
         return model
 
     def on_mesh(
@@ -67,6 +68,7 @@ class KerasAdapter:
         model = self._call(layouts) if self._takes_layouts else plain
         if not self._takes_layouts:
             place(model, named_variables(model), layouts, mesh)
+        private.let_walk(model)
         adopt(model)
         self._built = model if private.is_functional(model) else None
         return model
