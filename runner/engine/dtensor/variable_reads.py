@@ -115,12 +115,15 @@ def _deferred_class(stored: type) -> type:
 
     def given(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
         new = variable.assigned.get(id(variable))
-        if new is None or not variable.trainable:
-            return value if new is None else new
-        return tf.stop_gradient(new) + (value - tf.stop_gradient(value))  # of which the second part is exactly 0
+        if new is None:
+            return value
+        if not variable.trainable:
+            return new
+        return new + (value - tf.stop_gradient(value))  # of which the second part is exactly 0
 
     def assign(variable: tf.Variable, value: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
-        variable.assigned[id(variable)] = tf.cast(value, variable.dtype)
+        # TensorFlow has no gradient of an assignment.
+        variable.assigned[id(variable)] = tf.stop_gradient(tf.cast(value, variable.dtype))
         return variable.assigned[id(variable)]
 
     made = reads_by(stored, given)
