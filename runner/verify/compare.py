@@ -223,8 +223,9 @@ def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises)
     if part == points.GRADIENT:
         found = _ranked("point", key, owner, 1.6, arrays, size_noise=noises.of(owner))
         exact, left = reference.get(points.prefix(point, points.EXACT) + path), noises.cancelling[key]
-        zero = exact is not None and _largest(exact) < _EXACTLY * left and _largest(arrays.expected) < left
-        return replace(found, zero=found.passed and zero)
+        # Not 0 itself: no gradient arrives then, and whether one would be right is not shown.
+        cancels = exact is not None and 0 < _largest(exact) < _EXACTLY * left
+        return replace(found, zero=found.passed and cancels and 0 < _largest(arrays.expected) < left)
     trained = points.prefix(point, points.GRADIENT) + owner in reference
     own = noises.of(owner) if trained else noises.products
     sums = 0.0 if trained else noises.products

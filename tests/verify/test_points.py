@@ -125,7 +125,8 @@ def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_proven() -> Non
     assert known["conv/bias"].zero
     assert not known["conv/bias"].sharp
     assert known["conv/bias"].proven
-    for exact in (None, 1e-8):  # float64 knows no such model, or finds the same: a gradient, and too small to be seen
+    # Float64 knows no such model, finds the same (a gradient, and too small to be seen), or that no gradient arrives.
+    for exact in (None, 1e-8, 0.0):
         known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=exact))}
         assert not known["conv/bias"].proven
     larger = judged(given, {"conv/bias": 1e5})  # beyond what rounding leaves of terms like the kernel's
