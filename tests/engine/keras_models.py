@@ -37,8 +37,8 @@ def recurrent(input_shape: Size, num_classes: int, **_: Any) -> keras.Model:
     return keras.Sequential(
         [
             keras.Input(input_shape),
-            layers.Cropping2D(((4, 14), (4, 4))),
-            layers.Reshape((10, 20)),
+            layers.Cropping2D(((10, 14), (4, 4))),
+            layers.Reshape((4, 20)),
             levels,
             layers.TimeDistributed(layers.Embedding(5, 3)),
             layers.TimeDistributed(layers.Flatten()),
@@ -189,7 +189,7 @@ def mixed(input_shape: Size, num_classes: int, **_: Any) -> keras.Model:
     return _model(
         input_shape,
         num_classes,
-        layers.Conv2D(6, 3, strides=2, activation="tanh", dtype="mixed_bfloat16"),
+        layers.Conv2D(6, 3, strides=2, activation="tanh", use_bias=False, dtype="mixed_bfloat16"),
         layers.BatchNormalization(dtype="mixed_bfloat16"),
         layers.Dropout(0.2, dtype="mixed_bfloat16"),
         layers.Flatten(),
