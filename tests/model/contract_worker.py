@@ -1,9 +1,9 @@
 """Runs in a process of its own: trains on a mesh, or by a stock `fit`, or tells what is refused.
 
 Usage: python -m tests.model.contract_worker OUT JSON, with JSON {"engine": "jax" or "keras_dtensor", "axes": {...} or
-null for the library's own `fit`, "layout": a preset, "runs": [{"name", "target", "options", "optimizer", "accumulate",
-"combine", "padded", "keeps"}]}; or {"engine", "refused": [{"target", "options", "accumulate", "remainder"}]}, which
-writes JSON in place of arrays.
+null for the library's own `fit`, "layout": a preset, "combine": whether all-reduces are merged, "runs": [{"name",
+"target", "options", "optimizer", "accumulate", "padded"}]}; or {"engine", "refused": [{"target", "options",
+"accumulate", "remainder"}]}, which writes JSON in place of arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     config = cases.config(request.get("axes") or {"batch": 1}, optimizer, f"{MODELS}.{run['target']}")
     config.model.options = run.get("options", {})
     config.engine.name = request["engine"]
-    config.engine.combine_all_reduces = run.get("combine", True)
+    config.engine.combine_all_reduces = request.get("combine", True)
     config.dataset.batch_size = BATCH
     config.dataset.remainder = run.get("remainder", "drop")
     config.trainer.accumulate_steps = run.get("accumulate", 1)
