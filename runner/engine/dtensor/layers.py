@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -17,10 +18,8 @@ import tf_keras
 from runner.engine.dtensor import private
 from runner.model import scope
 
-_layers = tf_keras.layers
 
-
-class Conv2D(_layers.Conv2D):  # type: ignore[misc]
+class Conv2D(tf_keras.layers.Conv2D):  # type: ignore[misc]
     """A convolution over whole images: split ones are gathered before it and split again after it."""
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -40,23 +39,23 @@ class _OfWholeImages:
         return scope.as_images(super().call(scope.whole_images(inputs)))  # type: ignore[misc]
 
 
-class DepthwiseConv2D(_OfWholeImages, _layers.DepthwiseConv2D):  # type: ignore[misc]
+class DepthwiseConv2D(_OfWholeImages, tf_keras.layers.DepthwiseConv2D):  # type: ignore[misc]
     """A depthwise convolution over whole images."""
 
 
-class SeparableConv2D(_OfWholeImages, _layers.SeparableConv2D):  # type: ignore[misc]
+class SeparableConv2D(_OfWholeImages, tf_keras.layers.SeparableConv2D):  # type: ignore[misc]
     """A separable convolution over whole images."""
 
 
-class Conv2DTranspose(_OfWholeImages, _layers.Conv2DTranspose):  # type: ignore[misc]
+class Conv2DTranspose(_OfWholeImages, tf_keras.layers.Conv2DTranspose):  # type: ignore[misc]
     """A transposed convolution over whole images."""
 
 
-class AveragePooling2D(_OfWholeImages, _layers.AveragePooling2D):  # type: ignore[misc]
+class AveragePooling2D(_OfWholeImages, tf_keras.layers.AveragePooling2D):  # type: ignore[misc]
     """A mean over windows of whole images."""
 
 
-class MaxPooling2D(_OfWholeImages, _layers.MaxPooling2D):  # type: ignore[misc]
+class MaxPooling2D(_OfWholeImages, tf_keras.layers.MaxPooling2D):  # type: ignore[misc]
     """A maximum over windows of whole images."""
 
 
@@ -73,7 +72,7 @@ def _by_batch(stock: type) -> type:
     return type(stock.__name__, (_ByBatch, stock), {"__doc__": f"{stock.__name__} of an input split by batch."})
 
 
-class LayerNormalization(_layers.LayerNormalization):  # type: ignore[misc]
+class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[misc]
     """Layer normalisation by plain reductions."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -96,7 +95,7 @@ class LayerNormalization(_layers.LayerNormalization):  # type: ignore[misc]
         return tf.cast(y, given.dtype)
 
 
-class Flatten(_layers.Flatten):  # type: ignore[misc]
+class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
     """Flatten; where more than the first of the merged dims is split, the others are gathered."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -104,7 +103,7 @@ class Flatten(_layers.Flatten):  # type: ignore[misc]
         return super().call(scope.as_flat(inputs))
 
 
-class Dense(_layers.Dense):  # type: ignore[misc]
+class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
     """A dense layer whose input is split as its kernel's rows are: DTensor knows no product of two splits."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -112,7 +111,7 @@ class Dense(_layers.Dense):  # type: ignore[misc]
         return super().call(scope.as_rows(inputs, private.uncast(self.kernel)))
 
 
-class Concatenate(_layers.Concatenate):  # type: ignore[misc]
+class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
     """Tensors side by side, each laid by batch first: DTensor joins none along a dim that is split."""
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -121,16 +120,16 @@ class Concatenate(_layers.Concatenate):  # type: ignore[misc]
 
 
 _BY_BATCH = (
-    _layers.Conv1D,
-    _layers.Conv3D,
-    _layers.Conv1DTranspose,
-    _layers.Conv3DTranspose,
-    _layers.DepthwiseConv1D,
-    _layers.SeparableConv1D,
-    _layers.AveragePooling1D,
-    _layers.AveragePooling3D,
-    _layers.MaxPooling1D,
-    _layers.MaxPooling3D,
+    tf_keras.layers.Conv1D,
+    tf_keras.layers.Conv3D,
+    tf_keras.layers.Conv1DTranspose,
+    tf_keras.layers.Conv3DTranspose,
+    tf_keras.layers.DepthwiseConv1D,
+    tf_keras.layers.SeparableConv1D,
+    tf_keras.layers.AveragePooling1D,
+    tf_keras.layers.AveragePooling3D,
+    tf_keras.layers.MaxPooling1D,
+    tf_keras.layers.MaxPooling3D,
 )
 # tf_keras's class -> the one that stands for it
 _ADOPTED: dict[type, type] = {
@@ -141,7 +140,8 @@ _ADOPTED |= {
     for each in (DepthwiseConv2D, SeparableConv2D, Conv2DTranspose, AveragePooling2D, MaxPooling2D)
 }
 _ADOPTED |= {stock: _by_batch(stock) for stock in _BY_BATCH}
-_CELLS = (_layers.LSTMCell, _layers.GRUCell, _layers.SimpleRNNCell)  # which cut their kernels gate by gate
+# They cut their kernels gate by gate.
+_CELLS = (tf_keras.layers.LSTMCell, tf_keras.layers.GRUCell, tf_keras.layers.SimpleRNNCell)
 
 
 def adopt(model: tf.Module) -> None:
@@ -151,26 +151,27 @@ def adopt(model: tf.Module) -> None:
       model: built; its layers' variables and attributes stay as they are.
     """
     for layer in model.submodules:
-        if isinstance(layer, _layers.Layer):
-            layer.__class__ = _adopted(type(layer))
+        if isinstance(layer, tf_keras.layers.Layer):
+            layer.__class__ = _adopted(type(layer))  # type: ignore[arg-type]  # a class is hashable
 
 
 @functools.cache
-def _adopted(own: type) -> type:
+def _adopted(own: Any) -> type:
     """Returns the class that stands for a layer's: itself where a mesh computes with it as it is.
 
     A user's subclass of one of tf_keras's layers stays in front, so that its `super()` reaches the one that lays.
     """
-    if own in _ADOPTED:
-        return _ADOPTED[own]
-    base = next((each for each in own.__mro__ if each in _ADOPTED), None)
-    if base is None or issubclass(own, _ADOPTED[base]):
-        return own
+    given: type = own
+    base = next((each for each in given.__mro__ if each in _ADOPTED), None)
+    if base is None or issubclass(given, _ADOPTED[base]):
+        return given
+    if given is base:
+        return _ADOPTED[base]
     return type(own.__name__, (own, _ADOPTED[base]), {"__doc__": own.__doc__, "__module__": own.__module__})
 
 
 def whole_variables(layer: tf.Module) -> list[tf.Variable]:
     """Returns the variables that a layer's operations need whole, however they are stored."""
-    if isinstance(layer, (private.Convolution, _layers.Embedding, *_CELLS)):
+    if isinstance(layer, (private.Convolution, tf_keras.layers.Embedding, *_CELLS)):
         return list(layer.weights)
     return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
 
@@ -129,8 +130,8 @@ def _static(noise_shape: tf.Tensor | Sequence[int] | None, inputs: tf.Tensor) ->
     """Returns a noise shape in numbers: each dim is 1, or the inputs'."""
     if noise_shape is None:
         return list(inputs.shape)
-    sizes = noise_shape
-    if tf.is_tensor(noise_shape):
+    sizes: Any = noise_shape
+    if isinstance(noise_shape, tf.Tensor):
         known = tf.get_static_value(noise_shape)
         sizes = noise_shape.op.inputs if known is None and noise_shape.op.type == "Pack" else known
     found = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in sizes]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -110,7 +111,7 @@ def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator
 
 
 @functools.cache
-def _deferred_class(stored: type) -> type:
+def _deferred_class(stored: Any) -> type:
     """Returns the subclass of a variable class whose assignments are held back."""
 
     def given(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
@@ -126,13 +127,19 @@ def _deferred_class(stored: type) -> type:
         variable.assigned[id(variable)] = tf.stop_gradient(tf.cast(value, variable.dtype))
         return variable.assigned[id(variable)]
 
-    made = reads_by(stored, given)
+    made: Any = reads_by(stored, given)
+    read_before = getattr(stored, "read_stored", stored.read_value)
 
     def read_now(variable: tf.Variable) -> tf.Tensor:
         new = variable.assigned.get(id(variable))
-        return getattr(stored, "read_stored", stored.read_value)(variable) if new is None else new
+        return read_before(variable) if new is None else new
 
-    made.read_stored, made.assign = read_now, assign  # type: ignore[attr-defined]
-    made.assign_add = lambda variable, delta, *_, **__: assign(variable, variable.read_value() + delta)  # type: ignore[attr-defined]
-    made.assign_sub = lambda variable, delta, *_, **__: assign(variable, variable.read_value() - delta)  # type: ignore[attr-defined]
-    return made
+    def assign_add(variable: tf.Variable, delta: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
+        return assign(variable, variable.read_value() + delta)
+
+    def assign_sub(variable: tf.Variable, delta: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
+        return assign(variable, variable.read_value() - delta)
+
+    made.read_stored, made.assign, made.assign_add, made.assign_sub = read_now, assign, assign_add, assign_sub
+    deferred_class: type = made
+    return deferred_class

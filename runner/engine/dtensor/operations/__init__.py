@@ -13,9 +13,19 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+
 from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import convolution, drawn, loops, normalization, order, windows
 from runner.engine.dtensor.private import ARRAYS, BACKEND, GRU, KERNELS, LSTM, MANIPULATIONS, NN, RAW_ARRAYS, STATELESS
+
+_CALLS_BACK = ("rnn",)  # a user's cell, which AutoGraph is for
+
+
+def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that AutoGraph leaves alone."""
+    left: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+    return left
 
 
 @contextlib.contextmanager
@@ -24,7 +34,7 @@ def replaced() -> Iterator[None]:
     before = [(module, name, getattr(module, name)) for module, name, _ in REPLACED]
     try:
         for module, name, function in REPLACED:
-            setattr(module, name, function)
+            setattr(module, name, function if name in _CALLS_BACK else _as_written(function))
         yield
     finally:
         for module, name, function in before:

@@ -43,12 +43,12 @@ def convolution_internal(
     num_spatial_dims: int | None = None,
 ) -> tf.Tensor:
     """Stands for what `tf.nn.convolution` calls: a dilated kernel in place of dilation."""
-    spatial = len(filters.shape) - 2
+    dims = len(filters.shape) - 2
     if dilations is not None:
         listed = [dilations] if isinstance(dilations, int) else [int(rate) for rate in dilations]
-        if len(listed) == spatial + 2:
-            listed = spatial(listed, data_format or "NHWC", spatial + 2)
-        rates = listed * spatial if len(listed) == 1 else listed
+        if len(listed) == dims + 2:
+            listed = spatial(listed, data_format or "NHWC", dims + 2)
+        rates = listed * dims if len(listed) == 1 else listed
         if any(rate != 1 for rate in rates):
             filters, dilations = dilated(filters, rates), None
     return _stock_convolution(

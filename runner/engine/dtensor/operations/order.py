@@ -45,7 +45,7 @@ def roll(
     with tf.name_scope(name or "roll"):
         x = tf.convert_to_tensor(input)
         for places, dim in zip(_listed(shift), _listed(axis), strict=True):
-            x = _reordered(x, lambda n, by=places: np.roll(np.arange(n), by), dim)  # type: ignore[misc]
+            x = _reordered(x, functools.partial(_rolled, places=places), dim)
         return x
 
 
@@ -61,5 +61,17 @@ def mirror_pad(
         known = tf.get_static_value(paddings) if tf.is_tensor(paddings) else paddings
         for dim, pads in enumerate(np.asarray(known).tolist()):
             if any(pads):
-                x = _reordered(x, lambda n, by=pads: np.pad(np.arange(n), by, mode.lower()), dim)  # type: ignore[misc]
+                x = _reordered(x, functools.partial(_mirrored, pads=pads, mode=mode.lower()), dim)
         return x
+
+
+def _rolled(length: int, places: int) -> Array:
+    return np.roll(np.arange(length), places)
+
+
+def _mirrored(length: int, pads: Sequence[int], mode: str) -> Array:
+    before, after = pads
+    order = np.arange(length)
+    if mode == "reflect":
+        return np.pad(order, (before, after), "reflect")
+    return np.pad(order, (before, after), "symmetric")
