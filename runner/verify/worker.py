@@ -44,9 +44,16 @@ def main() -> None:
         outcome = {"kind": "failed", "text": str(error)}
     except Exception as error:  # whatever a library raises: in one line, as a run says it
         traceback.print_exc()
-        text = " ".join(str(error).split())[:_LONGEST]
-        outcome = {"kind": "failed", "text": f"{type(error).__name__}: {text}"}
+        outcome = {"kind": "failed", "text": f"{type(error).__name__}: {_told(str(error))}"}
     (folder / f"{side}.json").write_text(json.dumps(outcome))
+
+
+def _told(text: str) -> str:
+    """Returns what an error says, without the places in files that AutoGraph puts before it."""
+    lines = [line.strip() for line in text.splitlines()]
+    places = {n + after for n, line in enumerate(lines) if line.startswith('File "') for after in (0, 1)}
+    kept = [line for n, line in enumerate(lines) if n not in places and line != "in user code:"]
+    return " ".join(" ".join(kept).split())[:_LONGEST]
 
 
 def _end_with_parent() -> None:

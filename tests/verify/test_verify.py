@@ -187,7 +187,7 @@ def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
     # The gradients are right, and so is the first loss: it is the update that comes too late.
     assert not any("gradient/" in name or name.startswith("initial/") for name in found)
     assert "after one step from a generic point" in done.stderr
-    assert result(tmp_path)["first"].startswith("point0/end/")
+    assert "/end/" in result(tmp_path)["first"]
     assert found["d1/kernel"] > WIDE
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FAILED"
