@@ -1,6 +1,6 @@
 """Breaks engines in many ways, and sees that a verification says so, and names the variable.
 
-`python -m tests.campaign mutations [--sample N] [--engine E] [--network N] [--setting S] [--mutation WORDS]`
+`python -m tests.campaign mutations [--sample N] [--engine E] [--network N] [--setting S] [--mutation REGEX]`
 
 A scene is a network, an engine and a setting, see `tests.campaign.networks`. Its single device runs once, untouched.
 Its mesh runs sound, which must be proven, and then with each mutation, which must not: the verdict is "differs" or
@@ -78,13 +78,15 @@ class Result:
       tried: what was run.
       outcome: `proven`, `not proven`, `differs`, `equivalent` (the same as the sound run to the last bit), or how it
         failed.
-      named: variables that the verdict names, see `culprits`.
+      first: variables of the checks that failed nearest to the error, see `culprits`.
+      named: all variables that the verdict names.
       seconds: that the mesh's side took.
     """
 
     scene: str
     tried: Try
     outcome: str
+    first: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -93,14 +95,14 @@ class Result:
         """Tells whether it is as it must be."""
         if self.tried.sound:
             return self.outcome == "proven"
-        wanted = self.tried.named
-        is_named = not wanted or any(re.fullmatch(wanted, name) for name in self.named)
+        named = self.first if self.tried.job.path else self.named
+        is_named = not self.tried.named or any(re.fullmatch(self.tried.named, name) for name in named)
         return self.outcome == "equivalent" or (self.outcome in ("differs", "not proven") and is_named)
 
     def case(self) -> Case:
         """Returns the campaign's case."""
         aimed = f" ({self.tried.job.path})" if self.tried.job.path else ""
-        shown = ", ".join(self.named[:4]) + (", ..." if len(self.named) > 4 else "")
+        shown = ", ".join(self.first[:4]) + (", ..." if len(self.first) > 4 else "")
         return Case(
             f"{self.scene}: {self.tried.name}{aimed}", self.held, f"{self.outcome}: {shown}  {self.seconds:.0f} s"
         )
@@ -114,7 +116,7 @@ class Options:
       engine: name of the only engine.
       network: likewise.
       setting: likewise.
-      mutation: words that the names of the mutations hold.
+      mutation: regular expression that is found in the names of mutations.
     """
 
     engine: str = ""
@@ -184,12 +186,12 @@ class Scene:
         numbers = iter(range(1, 1_000_000))
         gradients = self.gradients()
         yield Try(_SOUND, Job(next(numbers)), sound=True)
-        scaled = [one for one in self._scaled(gradients) if options.mutation in one[0]]
+        scaled = [one for one in self._scaled(gradients) if re.search(options.mutation, one[0])]
         if scaled:
             yield Try(_SCALED, Job(next(numbers), chosen=(1.0, 0.0, 1.0)), sound=True)
         for name, path, values in scaled:
             yield Try(name, Job(next(numbers), path=path, chosen=values), re.escape(path))
-        broken = [each for each in MUTATIONS if self._fits(each) and options.mutation in each.name]
+        broken = [each for each in MUTATIONS if self._fits(each) and re.search(options.mutation, each.name)]
         for mutation in broken:
             found = [path for path in gradients if re.fullmatch(mutation.path, path)]
             assert found or not mutation.path, f"{self.name} has no {mutation.path}"
@@ -219,17 +221,17 @@ class Scene:
     def _judged(self, config: RunConfig, tried: Try, line: dict[str, Any]) -> Result:
         folder, said, seconds = tried.job.folder(self.folder), line["said"], line["seconds"]
         if said["kind"] != "done":
-            return Result(self.name, tried, f"{said['kind']}: {said['text']}", (), seconds)
+            return Result(self.name, tried, f"{said['kind']}: {said['text']}", seconds=seconds)
         try:
             found = check.judged(config, folder, {**self._said, "mesh": said})
-            outcome, named = found.outcome, culprits(found)
+            outcome, first, named = found.outcome, culprits(found), tuple(found.named)
             if tried.sound:
                 self._sound[tried.name] = read_arrays(folder / "mesh.npz")
             elif outcome == "proven" and self._is_same(tried, read_arrays(folder / "mesh.npz")):
                 outcome = "equivalent"
         finally:
             shutil.rmtree(folder)
-        return Result(self.name, tried, outcome, named, seconds)
+        return Result(self.name, tried, outcome, first, named, seconds)
 
     def _is_same(self, tried: Try, found: dict[str, Array]) -> bool:
         sound = self._sound[_SCALED if tried.job.chosen is not None else _SOUND]

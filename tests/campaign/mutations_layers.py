@@ -88,9 +88,9 @@ def epsilon(kind: str) -> Way:
 
 
 def without_training(_: Hooks, __: object, sound: Call) -> Call:
-    def call(x: Tensor, training: bool | None = None) -> Tensor:
+    def call(x: Tensor, training: bool | None = None, **named: object) -> Tensor:
         del training
-        return sound(x, training=False)
+        return sound(x, training=False, **named)
 
     return call
 

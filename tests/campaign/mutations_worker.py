@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ class Sides:
         except (DataError, EngineError) as error:
             return {"kind": "failed", "text": str(error)}
         except Exception as error:  # of a mutation that does not fit: said, and counted as one that was not caught
+            traceback.print_exc()
             return {"kind": "raised", "text": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
     def _run(self, job: Job, folder: Path) -> dict[str, Any]:

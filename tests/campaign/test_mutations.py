@@ -48,7 +48,7 @@ def test_broken_engines_are_caught_and_the_sound_one_is_proven(tmp_path: Path, e
 def test_a_try_is_held_where_the_verdict_is_right_and_names_the_variable(
     tried: Try, outcome: str, named: tuple[str, ...], held: bool
 ) -> None:
-    assert Result("jax mlp sgd", tried, outcome, named).held is held
+    assert Result("jax mlp sgd", tried, outcome, named, (*named, "d2/kernel")).held is held
 
 
 def test_what_slips_through_is_in_the_totals(monkeypatch: pytest.MonkeyPatch) -> None:
