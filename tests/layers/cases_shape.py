@@ -107,8 +107,11 @@ def _whole() -> list[Case]:
     found = []
     for rank in (1, 2, 3):
         sets: Sequence[dict[str, Any]] = ({}, {"keepdims": True}, {"data_format": "channels_first"})
-        for layer in (f"GlobalAveragePooling{rank}D", f"GlobalMaxPooling{rank}D"):
-            found += [Case(layer, each, (_image(rank, each),)) for each in sets]
+        found += [Case(f"GlobalAveragePooling{rank}D", each, (_image(rank, each),)) for each in sets]
+        for each in sets:  # XLA, told to compile fast, computes a product twice, and no maximum equals it: so a Dense
+            image = _image(rank, each)
+            before = (Of("Dense", {"units": image.shape[-1]}),)
+            found += [Case(f"GlobalMaxPooling{rank}D", each, (image,), before=before)]
     masked = (Of("Masking", {"mask_value": 0.5}),)
     found += [Case("GlobalAveragePooling1D", {}, (numbers(5, 3, masked=0.5),), before=masked)]
     for rank in (1, 2, 3):
