@@ -1,8 +1,8 @@
 """Runs in a process of its own: how far models trained by the engine `jax` on meshes are from stock Keras 3.
 
 Usage: python -m tests.engine.jax_models_worker JSON, with JSON {"models": {name: {"target": ..., "options": {...}}},
-"meshes": [[axes, layout], ...], "steps": of SGD with momentum, "batch": examples of one}; a layout is a preset's name,
-or `split` for all over the axis `model`. Prints name -> mesh -> what `apart` returns.
+"meshes": [[axes, layout], ...], "steps": of SGD with momentum, "rate": of learning, "batch": examples of one}; a
+layout is a preset's name, or `split` for all over the axis `model`. Prints name -> mesh -> what `apart` returns.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> None:
             if layout == "split":  # as `fsdp` does over the batch's axis
                 (rule,) = config.layout.rules
                 rule.shard, rule.min_elements = "model", 64
-            config.optimizer = OptimizerConfig("sgd", 0.02, momentum=0.9, nesterov=False)
+            config.optimizer = OptimizerConfig("sgd", request["rate"], momentum=0.9, nesterov=False)
             batches = cases.batches(request["steps"], request["batch"])
             begun = time.monotonic()
             expected = expected if index else stock(config, batches)
