@@ -48,7 +48,7 @@ def rendered(found: Mapping[str, Sequence[Outcome]]) -> str:
       found: engine -> the outcomes of its cases on their meshes; the page says how many were not run.
     """
     told = {engine: _merged(engine, outcomes) for engine, outcomes in found.items()}
-    lines = [_HEAD, *_counts(told)]
+    lines = [_HEAD, *_counts(told), *_run(found)]
     for title, part in PARTS.items():
         lines += ["", f"## {title}", "", "| layer | keras_dtensor | jax |", "|---|---|---|"]
         notes: list[str] = []
@@ -77,10 +77,12 @@ def _merged(engine: str, outcomes: Iterable[Outcome]) -> dict[str, _Told]:
     found = {}
     for case in (case for part in PARTS.values() for case in part if engine in case.engines):
         mine, meshes = by_case.get(case.name, []), on[case.name]
-        missing = [Outcome(case.name, mesh, UNKNOWN) for mesh in meshes if mesh not in {each.mesh for each in mine}]
-        worst = max([*mine, *missing], key=lambda each: _WORST.index(each.kind))
-        failed = tuple(each.mesh for each in [*mine, *missing] if each.kind == worst.kind)
-        where = () if len(failed) == len(meshes) else tuple(mesh for mesh in meshes if mesh in failed)
+        if not mine:
+            found[case.name] = _Told(case, UNKNOWN, "", ())
+            continue
+        worst = max(mine, key=lambda each: _WORST.index(each.kind))
+        failed = [each.mesh for each in mine if each.kind == worst.kind]
+        where = () if len(failed) == len(mine) else tuple(mesh for mesh in meshes if mesh in failed)
         found[case.name] = _Told(case, worst.kind, _plain(worst.told), where)
     return found
 
@@ -111,6 +113,16 @@ def _counts(told: Mapping[str, Mapping[str, _Told]]) -> list[str]:
     for title, kind in (*rows, *more):
         cells = [str(_of(kind, told[engine].values())) for engine in _ENGINES]
         lines.append(f"| {title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _run(found: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Returns for each mesh how many cases were run there, of how many."""
+    lines = []
+    for mesh in MESHES:
+        counts = [sum(outcome.mesh == mesh for outcome in found[engine]) for engine in _ENGINES]
+        cells = [f"{count} of {len(on_mesh(e, mesh))}" for e, count in zip(_ENGINES, counts, strict=True)]
+        lines.append(f"| run on {mesh} | {' | '.join(cells)} |")
     return lines
 
 
