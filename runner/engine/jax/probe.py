@@ -85,7 +85,6 @@ def _call(model: keras.Model, config: RunConfig, paths: Sequence[str]) -> paddin
     variables = Names(model).variables
     indices = [next(i for i, each in enumerate(others) if each is variables[path]) for path in paths]
 
-    @jax.jit
     def traced(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
         with scope.enter(scope.Scope(config.trainer.seed, 0)):
             outputs, new, losses = model.stateless_call(
@@ -93,8 +92,10 @@ def _call(model: keras.Model, config: RunConfig, paths: Sequence[str]) -> paddin
             )
         return [new[index] for index in indices], list(losses), jax.tree.leaves(outputs)
 
+    compiled = jax.jit(traced)
+
     def call(batch: Batch) -> padding.Called:
-        found = traced(_values(weights), _values(others), _taken(dict(batch)))
+        found = compiled(_values(weights), _values(others), _taken(dict(batch)))
         kept, losses, outputs = ([np.asarray(each) for each in part] for part in found)
         return padding.Called(dict(zip(paths, kept, strict=True)), losses, outputs)
 
