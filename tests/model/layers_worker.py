@@ -141,6 +141,42 @@ def masks(rate: float) -> dict[str, Any]:
     }
 
 
+def recurrent() -> float:
+    """Returns the largest difference of recurrent layers with dropout, step by step and as tf_keras loops."""
+    import numpy as np
+    import tensorflow as tf
+    import tf_keras
+
+    from runner.engine.dtensor import operations
+    from runner.engine.dtensor.masks import handed_in
+    from runner.model import scope
+
+    layers = tf_keras.layers
+    model = tf_keras.Sequential(
+        [
+            tf_keras.Input((4,), dtype="int32"),
+            layers.Embedding(5, 3, mask_zero=True),
+            layers.GRU(3, return_sequences=True, dropout=0.3, recurrent_dropout=0.4),
+            layers.Bidirectional(layers.LSTM(4, return_sequences=True, dropout=0.3)),
+            layers.SimpleRNN(4, return_sequences=True, recurrent_dropout=0.4),
+            layers.RNN(layers.StackedRNNCells([layers.GRUCell(3, dropout=0.2), layers.LSTMCell(3, dropout=0.2)])),
+        ]
+    )
+    x = tf.constant(np.random.default_rng(0).integers(0, 5, (6, 4)), tf.int32)
+
+    def stock() -> Any:
+        with scope.enter(scope.Scope(3, tf.constant(1))), handed_in(model):
+            return model(x, training=True)
+
+    def replaced() -> Any:
+        with operations.replaced():
+            return stock()
+
+    one, other, plain = tf.function(stock)(), tf.function(replaced)(), model(x, training=False)
+    assert float(tf.reduce_max(tf.abs(one - plain))) > 1e-3
+    return float(tf.reduce_max(tf.abs(one - other)))
+
+
 if __name__ == "__main__":
     found = []
     for case in CASES:
@@ -148,4 +184,4 @@ if __name__ == "__main__":
             found.append(compare(*case))
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}"[:500])
-    json.dump({"cases": found, "dropout": masks(0.25)}, sys.stdout)
+    json.dump({"cases": found, "dropout": masks(0.25), "recurrent": recurrent()}, sys.stdout)

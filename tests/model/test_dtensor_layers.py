@@ -50,3 +50,7 @@ def test_a_dropout_of_whole_channels_drops_whole_channels(seen: dict[str, Any]) 
 def test_a_dropout_layer_called_twice_and_two_of_one_name_draw_masks_of_their_own(seen: dict[str, Any]) -> None:
     assert seen["dropout"]["first"]  # the first draw is that of a layer called once
     assert seen["dropout"]["both"] == pytest.approx([0.75**2, 0.75**2], abs=0.03)
+
+
+def test_a_recurrent_layer_with_dropout_draws_step_by_step_the_masks_that_its_loop_draws(seen: dict[str, Any]) -> None:
+    assert seen["recurrent"] < 1e-6

@@ -41,6 +41,7 @@ from runner.optim.rules import make_rule
 logger = logging.getLogger(__name__)
 
 _COMPILATIONS = 5
+_TAKEN = "different function with the same name"
 F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
@@ -184,7 +185,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 call(batches.arrays, self._numbers(batches, 0, 0))
                 break
             except tf.errors.InvalidArgumentError as error:
-                if "different function with the same name" not in str(error) or not left:
+                if _TAKEN not in str(error) or not left:
                     raise
                 logger.warning("compiling again: %s", error.message)
             except Exception:
@@ -205,10 +206,18 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[tf.Tensor]:
         """Runs the steps in one call; their number is an input, so that it needs no new trace."""
-        self.compile(batches)
-        assert self._train is not None
         numbers = self._numbers(batches, batches.steps * self._microbatches, first_step, rate_factor)
-        sums, regularization = self._train(batches.arrays, numbers)
+        for left in reversed(range(_COMPILATIONS)):
+            self.compile(batches)
+            assert self._train is not None
+            try:
+                sums, regularization = self._train(batches.arrays, numbers)
+                break
+            except tf.errors.InvalidArgumentError as error:  # DTensor may lower a program once more, as in `_compiled`
+                if _TAKEN not in str(error) or not left:
+                    raise
+                logger.warning("compiling again: %s", error.message)
+                self._train = None
         return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:

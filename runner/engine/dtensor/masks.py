@@ -27,6 +27,7 @@ def handed_in(model: tf.Module) -> Iterator[None]:
     Args:
       model: of stock layers; left as it was.
     """
+    private.let_walk(model)
     layers = [layer for layer in model.submodules if isinstance(layer, private.RandomLayer)]
     generators = {id(generator): (layer, generator) for layer in layers for generator in [private.generator(layer)]}
     classes = [type(generator) for _, generator in generators.values()]

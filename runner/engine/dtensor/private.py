@@ -92,12 +92,12 @@ def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
     base_layer.Layer.__call__(model, inputs)
 
 
-def let_walk(model: tf_keras.Model) -> None:
+def let_walk(model: tf.Module) -> None:
     """Lets `submodules` pass by the caches of recurrent cells, which it fails on once two graphs have filled them.
 
     Without it a model with a recurrent dropout can't be walked after its step was traced.
     """
-    for layer in model._flatten_layers():
+    for layer in model._flatten_layers() if isinstance(model, base_layer.Layer) else ():
         if isinstance(layer, dropout_rnn_cell_mixin.DropoutRNNCellMixin):
             ignored = type(layer)._TF_MODULE_IGNORED_PROPERTIES | {
                 "_dropout_mask_cache",

@@ -19,7 +19,7 @@ from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import convolution, drawn, loops, normalization, order, windows
 from runner.engine.dtensor.private import ARRAYS, BACKEND, GRU, KERNELS, LSTM, MANIPULATIONS, NN, RAW_ARRAYS, STATELESS
 
-_CALLS_BACK = ("rnn",)  # a user's cell, which AutoGraph is for
+_CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for
 
 
 def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +41,7 @@ def replaced() -> Iterator[None]:
             setattr(module, name, function)
 
 
-REPLACED: tuple[tuple[ModuleType, str, Callable[..., Any]], ...] = (
+REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., Any]], ...] = (
     (KERNELS, "avg_pool", windows.avg_pool),
     (KERNELS, "avg_pool3d", windows.avg_pool3d),
     (KERNELS, "max_pool3d", windows.max_pool3d),
@@ -51,6 +51,7 @@ REPLACED: tuple[tuple[ModuleType, str, Callable[..., Any]], ...] = (
     (NN, "with_space_to_batch", convolution.with_space_to_batch),
     (BACKEND, "conv2d_transpose", convolution.conv2d_transpose),
     (BACKEND, "rnn", loops.rnn),
+    (BACKEND.ContextValueCache, "_key", loops.mask_context),
     (BACKEND, "reverse", order.backend_reverse),
     (LSTM, "lstm_with_backend_selection", LSTM.standard_lstm),
     (GRU, "gru_with_backend_selection", GRU.standard_gru),

@@ -8,10 +8,23 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.errors import ConfigError
+from runner.engine.dtensor.operations.order import reverse
 from runner.engine.dtensor.private import BACKEND
 from runner.model import scope
 
-_stock_rnn = BACKEND.rnn
+_stock_rnn, _stock_key = BACKEND.rnn, BACKEND.ContextValueCache._key
+
+
+class _Loop:
+    """Stands for the graph of a loop's body, in which cells keep the masks that they draw there."""
+
+
+_entered: list[_Loop] = []
+
+
+def mask_context(cache: Any) -> object:
+    """Stands for what tells cells where the masks that they keep were drawn: in a loop, or outside."""
+    return _entered[-1] if _entered else _stock_key(cache)
 
 
 def rnn(
@@ -37,16 +50,27 @@ def rnn(
         )
     if not time_major:
         inputs = tf.nest.map_structure(scope.by_batch, inputs)
-    return _stock_rnn(
-        step_function,
-        inputs,
-        initial_states,
-        go_backwards,
-        mask,
-        constants,
-        True,
-        input_length,
-        time_major,
-        zero_output_for_mask,
-        return_all_outputs,
-    )
+    time = 0 if time_major else 1
+    if go_backwards:  # by hand: tf_keras's steps in a row set outputs to zero by a mask that it forgets to reverse
+        inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
+        mask, go_backwards = None if mask is None else reverse(mask, [time]), False
+    # tf_keras calls the step once before its loop, whose body draws masks anew: those are the second ones.
+    states = tuple(initial_states) + tuple(constants or ())
+    step_function(tf.nest.map_structure(lambda x: tf.gather(x, 0, axis=time), inputs), states)
+    _entered.append(_Loop())
+    try:
+        return _stock_rnn(
+            step_function,
+            inputs,
+            initial_states,
+            go_backwards,
+            mask,
+            constants,
+            True,
+            input_length,
+            time_major,
+            zero_output_for_mask,
+            return_all_outputs,
+        )
+    finally:
+        _entered.pop()
