@@ -24,10 +24,10 @@ SOUND = Try("nothing broken", Job(1), sound=True)
 @pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("keras_dtensor", "mlp")])
 def test_broken_engines_are_caught_and_the_sound_one_is_proven(tmp_path: Path, engine: str, network: str) -> None:
     options = Options(engine=engine, network=network, setting="sgd")
-    found = list(mutations.results(8, 0, tmp_path, options))
+    found = list(mutations.results(6, 0, tmp_path, options))
     assert [each.case() for each in found if not each.held] == []
     assert sum(each.tried.sound for each in found) >= 2
-    assert sum(each.outcome in ("differs", "not proven") for each in found) >= 6
+    assert sum(each.outcome in ("differs", "not proven") for each in found) == 6
 
 
 @pytest.mark.parametrize(
