@@ -13,6 +13,7 @@ rate stand the cores that it kept busy: where others use the machine, images a c
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import subprocess
@@ -169,7 +170,7 @@ def compare(folder: Path, batch_size: int, count: int, rounds: int) -> None:
 
 
 def train(folder: Path, batch_size: int, count: int, engine: str) -> None:
-    """Trains the convnet on the files; the run prints and records `throughput/input_wait`."""
+    """Trains the convnet on the files; prints the share of the time that it waited for its input."""
     work = Path(tempfile.mkdtemp(prefix="runner-pipeline-"))
     try:
         command = [
@@ -189,6 +190,8 @@ def train(folder: Path, batch_size: int, count: int, engine: str) -> None:
             f"hydra.run.dir={work / 'run'}",
         ]
         subprocess.run(command, check=True)
+        waited = json.loads((work / "run" / "summary.json").read_text())["input_wait"]
+        print(f"training waited for its input for {waited:.3%} of its time")
     finally:
         shutil.rmtree(work)
 

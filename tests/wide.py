@@ -16,7 +16,9 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/verify/test_jax.py::test_the_mesh_equals_plain_keras_on_one_device": ("mlp",),
     "tests/verify/test_jax.py::test_in_parts_and_with_averages_the_mesh_equals_one_device": (),
     "tests/verify/test_jax.py::test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is_seen": (),
-    "tests/verify/test_parity.py::test_two_sound_engines_agree": ("mlp",),
+    "tests/verify/test_parity.py::test_two_sound_engines_agree": (),  # as what a wrong one is told from
+    "tests/verify/test_jax.py::test_it_verifies_where_tensorflow_is_not_installed": (),  # it trains there too
+    "tests/verify/test_jax.py::test_a_side_loads_no_tensorflow_where_it_is_installed": (),
     "tests/verify/test_verify.py::test_rules_on_two_axes_are_verified_over_several_calls": (),
     "tests/verify/test_verify.py::test_batch_statistics_and_every_slot_are_compared": (),
     "tests/verify/test_verify.py::test_a_gradient_scaled_by_the_axis_size_is_seen_by_name": (),
@@ -43,16 +45,24 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/engine/test_jax_tasks.py::test_every_task_trains_on_a_mesh_as_keras_does_on_one_device": (
         "axes2-megatron",
     ),
+    "tests/engine/test_dtensor_tasks.py::test_inputs_of_any_kind_and_any_task_train_on_a_mesh_as_plain_tf_keras_does": (
+        *("batch4_model2", "images by rows, words by place"),
+    ),
     # The plan against the program, model by model and layout by layout; see test_program.py.
     "tests/plan/test_exact.py": (),
+    "tests/plan/test_program.py::test_a_transformer_under_fsdp_is_planned_to_the_byte": ("True",),
     # Whole runs.
     "tests/run/test_runs.py::test_every_model_and_a_users_own_train_on_eight_devices_as_on_one": ("custom",),
     "tests/run/test_runs.py::test_the_canary_sees_stale_moments_where_the_library_lies": (
         *("2-combined-True", "8-separate-False"),
     ),
     "tests/run/test_runs.py::test_a_sweep_runs_meshes_of_different_sizes": (),  # as tests/sweep
-    "tests/run/test_training.py::test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate": ("jax",),
+    "tests/run/test_training.py::test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate": (),
     "tests/run/test_training.py::test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained": ("jax",),
+    "tests/export/test_tasks.py::test_what_is_loaded_again_answers_the_same": (
+        *(f"keras_dtensor-{name}" for name in ("classes", "two inputs", "labels", "standardized")),
+    ),
+    "tests/export/test_tasks.py::test_a_prediction_is_in_the_targets_own_units": ("keras_dtensor",),
     "tests/export/test_commands.py::test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported": (),
     "tests/sweep/test_sweep.py::test_jobs_of_another_launcher_are_tracked_and_told_alike": (),
     "tests/sweep/test_sweep.py::test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly": (),
@@ -64,7 +74,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/data/test_prepare.py::test_two_runs_that_start_together_prepare_once_and_read_the_same": (),
     "tests/data/test_prepare.py::test_a_builder_whose_source_changed_is_prepared_anew": (),
     "tests/tracking/test_tracking_secrets.py::test_no_byte_of_what_a_run_prints_or_stores_holds_the_password": (),
-    "tests/sweep/test_many_writers.py::test_four_jobs_at_once_lose_no_point_and_store_none_twice": ("sqlite",),
+    "tests/sweep/test_many_writers.py::test_four_jobs_at_once_lose_no_point_and_store_none_twice": (),
 }
 
 

@@ -82,7 +82,8 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         raise refuse(name, node, allowed="an option of the group or keys under it", mend=f"write {name}.key=value")
     try:
         _check_missing(OmegaConf.to_container(node), f"{name}.")
-        content = options.arranged(name, renamed.group(name, _plain(node)))
+        defaults = {spec.name: spec.default for spec in fields(_GROUPS[name])}  # type: ignore[arg-type]
+        content = options.arranged(name, renamed.group(name, _plain(node), defaults))
         for key in content:  # OmegaConf.merge would report the first wrong value before an unknown key
             _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
         if (wrong := misfit(_GROUPS[name], content, name)) is not None:

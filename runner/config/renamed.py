@@ -20,16 +20,29 @@ def argument(text: str) -> str:
     return f"{key[: len(key) - len(name)]}{KEYS.get(name, name)}{equals}{value}"
 
 
-def group(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a group's keys by their present names; what stands under the old name wins, an option has the new one.
+def group(name: str, content: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a group's keys by their present names.
+
+    A preset of an earlier release says the old name, beside the new one's default. A value under the new name that is
+    not the default was typed, or stands in a preset that builds on that one: it wins.
 
     Args:
       name: of the group, as `dataset`.
       content: its keys and values.
+      defaults: the group's, by present name.
+
+    Example:
+      >>> group("dataset", {"eval": "test[:100]", "test": "test"}, {"test": "test"})
+      {'test': 'test[:100]'}
+      >>> group("dataset", {"eval": "test[:100]", "test": "test[:5]"}, {"test": "test"})
+      {'test': 'test[:5]'}
     """
     found = dict(content)
     for old, new in KEYS.items():
         of, _, key = old.partition(".")
         if of == name and key in found:
-            found[new.partition(".")[2]] = found.pop(key)
+            present = new.partition(".")[2]
+            value = found.pop(key)
+            if found.get(present, defaults.get(present)) == defaults.get(present):
+                found[present] = value
     return found

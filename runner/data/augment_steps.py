@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +26,7 @@ _ONE = 1 << 16  # shares of a mix count in 65,536ths: whole numbers give the sam
 
 
 @dataclass(frozen=True)
-class Step(ABC, Generic[Options]):
+class Step(Generic[Options]):
     """One step. It changes no array that it is given.
 
     Attributes:
@@ -63,9 +62,10 @@ class Step(ABC, Generic[Options]):
         """Returns the specs of what it gives."""
         return dict(self.specs)
 
-    @abstractmethod
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         """Returns an example changed by chance; whatever it draws comes from `rng`."""
+        del rng, partner
+        return self.evaluate(arrays)
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         """Returns an example of the same specs, changed by nothing but its content."""
@@ -102,10 +102,6 @@ class Resize(Step[schema.Resize]):
     def after(self) -> dict[str, ArraySpec]:
         return self._sized(self.options.size)
 
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del rng, partner
-        return self.evaluate(arrays)
-
     def evaluate(self, arrays: Arrays) -> Arrays:
         height, width = self.options.size
         return self._on_images(arrays, lambda image: images.resize(image, (height, width)))
@@ -119,10 +115,6 @@ class CenterCrop(Step[schema.CenterCrop]):
 
     def after(self) -> dict[str, ArraySpec]:
         return self._sized(self.options.size)
-
-    def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        del rng, partner
-        return self.evaluate(arrays)
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         height, width = self.options.size

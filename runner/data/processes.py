@@ -110,7 +110,7 @@ class _Worker:
         self._key = os.urandom(32)
         self._listener = Listener(family="AF_UNIX", authkey=self._key)
         self._connection: Connection | None = None
-        self._pid = 0
+        self._pid, self._closed, self._lock = 0, False, threading.Lock()
         self._known: set[int] = set()
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
         stream = _Stream(str(self._listener.address), self._key)
@@ -135,12 +135,18 @@ class _Worker:
     def _accept(self, request: _Request) -> None:
         with suppress(OSError, EOFError):  # closed, or it died: Grain tells how
             connection = self._listener.accept()
-            self._pid = connection.recv()
-            self._connection = connection
+            pid = connection.recv()
+            with self._lock:  # one that comes when the block has ended is asked for nothing, and so ends
+                if self._closed:
+                    connection.close()
+                    return
+                self._pid, self._connection = pid, connection
             connection.send(request)
 
     def close(self, *, busy: bool) -> None:
         """Ends the process; one that is busy at once."""
+        with self._lock:
+            self._closed = True
         if self._connection is not None:
             self._connection.close()
             if busy:

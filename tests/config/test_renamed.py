@@ -23,8 +23,15 @@ def test_a_renamed_key_is_taken_by_its_old_name_and_no_other_is_touched(old: str
 
 def test_old_names_are_taken_on_a_command_line_and_in_a_config() -> None:
     assert arranged(["dataset.eval='test[:9]'"]) == ["dataset.test='test[:9]'"]
-    assert renamed.group("dataset", {"test": "test", "eval": "test[:9]"}) == {"test": "test[:9]"}
-    assert renamed.group("trainer", {"eval": 1}) == {"eval": 1}
+    defaults = {"test": "test"}
+    assert renamed.group("dataset", {"test": "test", "eval": "test[:9]"}, defaults) == {"test": "test[:9]"}
+    assert renamed.group("dataset", {"eval": "test[:9]"}, defaults) == {"test": "test[:9]"}
+    assert renamed.group("trainer", {"eval": 1}, {}) == {"eval": 1}
+
+
+def test_a_typed_value_wins_over_the_old_name_in_a_preset() -> None:
+    typed = {"test": "test[:5]", "eval": "test[:9]"}
+    assert renamed.group("dataset", typed, {"test": "test"}) == {"test": "test[:5]"}
 
 
 def test_a_key_typed_again_wins_over_the_same_one_recorded_under_its_old_name() -> None:
