@@ -45,7 +45,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/engine/test_jax_tasks.py::test_every_task_trains_on_a_mesh_as_keras_does_on_one_device": (
         "axes2-megatron",
     ),
-    "tests/engine/test_dtensor_tasks.py::test_inputs_of_any_kind_and_any_task_train_on_a_mesh_as_plain_tf_keras_does": (
+    "tests/engine/test_dtensor_tasks.py::test_inputs_and_tasks_of_any_kind_train_on_a_mesh_as_tf_keras_does": (
         *("batch4_model2", "images by rows, words by place"),
     ),
     # The plan against the program, model by model and layout by layout; see test_program.py.

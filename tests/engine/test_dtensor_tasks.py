@@ -44,7 +44,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray
 
 
 @pytest.mark.parametrize("mesh", list(MESHES))
-def test_inputs_of_any_kind_and_any_task_train_on_a_mesh_as_plain_tf_keras_does(
+def test_inputs_and_tasks_of_any_kind_train_on_a_mesh_as_tf_keras_does(
     one_device: dict[str, np.ndarray], tmp_path: Path, mesh: str
 ) -> None:
     got = work(tmp_path / "mesh.npz", MESHES[mesh])

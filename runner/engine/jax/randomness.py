@@ -64,14 +64,14 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     trainable = [variable.value for variable in model.trainable_variables]
     others = [variable.value for variable in model.non_trainable_variables]
 
-    @jax.jit
     def step(others: list[jax.Array]) -> list[jax.Array]:
         _, new = model.stateless_call(trainable, others, inputs, **private.training_argument(model, training=True))
         return [new[index] for index in indices]  # XLA leaves out all that these do not need
 
+    compiled = jax.jit(step)
     states = [np.asarray([others[index] for index in indices], np.uint32)]
     for _ in range(2):  # from two states, for what moves them must not depend on them
-        states.append(np.asarray(step(others), np.uint32))
+        states.append(np.asarray(compiled(others), np.uint32))
         for index, state in zip(indices, states[-1], strict=True):
             others[index] = jnp.asarray(state)
     moves = np.diff(states, axis=0)
