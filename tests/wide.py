@@ -24,45 +24,71 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/verify/test_verify.py::test_a_gradient_scaled_by_the_axis_size_is_seen_by_name": (),
     "tests/verify/test_verify.py::test_batch_statistics_kept_local_are_seen_by_name": (),
     "tests/verify/test_verify.py::test_training_that_verifies_first_records_it_and_then_trains": (),
+    "tests/verify/test_verify.py::test_a_wrong_gradient_of_a_bias_at_the_kink_is_seen_by_name": (
+        *("-1-keras_dtensor", "0.125-jax"),
+    ),
+    "tests/verify/test_verify.py::test_a_sound_bias_at_the_kink_is_proven": ("jax",),
+    "tests/verify/test_verify.py::test_a_bias_before_a_batch_normalization_is_zero_on_both_sides": ("jax",),
+    "tests/verify/test_verify.py::test_a_layer_normalization_along_a_middle_dim_equals_stock_keras": ("jax",),
     "tests/verify/test_tasks.py::test_a_regression_from_a_table_equals_one_device": ("batch4_model2-keras_dtensor",),
     "tests/verify/test_tasks.py::test_a_model_of_two_inputs_equals_one_device": ("batch4_model2-jax",),
     "tests/verify/test_tasks.py::test_a_loss_that_is_scaled_on_the_mesh_is_seen": ("jax",),
     # The engines against Keras, step by step.
-    "tests/engine/test_equal_to_one_device.py::test_fifty_steps_on_a_mesh_equal_plain_tf_keras": ("8",),
+    "tests/engine/test_equal_to_one_device.py::test_fifty_steps_on_a_mesh_equal_plain_tf_keras": (),
     "tests/engine/test_equal_to_one_device.py::test_the_same_holds_with_the_all_reduces_left_separate": (),
     "tests/engine/test_jax_equal_to_keras.py": (),  # test_jax_tasks.py is the same for three small models
-    "tests/engine/test_jax_layouts.py::test_a_layout_trains_as_one_device_does": ("axes3-spatial",),
-    "tests/engine/test_jax_stress.py::test_thousands_of_steps_at_eight_devices_end_well": ("host-3000",),
-    "tests/engine/test_jax_environment.py::test_it_loads_no_tensorflow_where_it_is_installed": ("mlp",),
+    "tests/engine/test_jax_layouts.py::test_a_layout_trains_as_one_device_does": (),
+    "tests/engine/test_jax_stress.py::test_thousands_of_steps_at_eight_devices_end_well": (),
+    "tests/engine/test_jax_environment.py::test_it_loads_no_tensorflow_where_it_is_installed": (),
     "tests/engine/test_core_dtensor.py::test_modules_on_a_mesh_compute_what_one_device_computes": (
         "batch4_model2-fsdp_megatron",
     ),
     "tests/engine/test_core_dtensor.py::test_the_tutorials_slips_are_seen_and_the_corrected_preset_passes": (),
     "tests/engine/test_builders_refused.py::test_a_model_that_can_not_work_is_refused": (
-        *("fused_norm", "new_dim", "taken", "frozen-engine=jax"),
+        *("responses", "new_dim", "taken", "frozen-engine=jax"),
     ),
     "tests/engine/test_engine_parity.py": (),  # as `verify against.engine=`
     "tests/engine/test_jax_tasks.py::test_every_task_trains_on_a_mesh_as_keras_does_on_one_device": (
         "axes2-megatron",
     ),
     "tests/engine/test_dtensor_tasks.py::test_inputs_and_tasks_of_any_kind_train_on_a_mesh_as_tf_keras_does": (
-        *("batch4_model2", "images by rows, words by place"),
+        "images by rows, words by place",
     ),
+    # Models and settings of users, of which tests/layers has a few of each layer.
+    "tests/engine/test_dtensor_models.py::test_a_model_of_stock_layers_trains_on_a_mesh_as_on_one_device": (
+        *("nested-batch4_model2", "attention-batch4_model2"),
+    ),
+    "tests/engine/test_jax_models.py::test_stock_models_train_on_meshes_as_in_stock_keras_on_one_device": (),
+    "tests/model/test_contract.py::test_a_run_trains_what_stock_fit_trains": (
+        "keras_dtensor-batch8-fsdp",
+        "jax-batch8-fsdp",
+    ),
+    "tests/model/test_contract.py::test_a_constraint_holds_after_training": (
+        "batch8-fsdp-keras_dtensor",
+        "batch8-fsdp-jax",
+    ),
+    "tests/model/test_contract.py::test_what_may_be_packed_is_packed": (
+        "batch8-fsdp-keras_dtensor",
+        "batch8-fsdp-jax",
+    ),
+    "tests/model/test_contract.py::test_a_constraint_is_applied_where_all_reduces_are_left_separate": (),
+    "tests/model/test_jax_kernel_gradient.py::test_every_kind_of_convolution_has_the_gradients_of_one_device": ("16",),
+    "tests/model/test_philox.py::test_jax_draws_the_numbers_that_tensorflow_draws": (),
     # The plan against the program, model by model and layout by layout; see test_program.py.
     "tests/plan/test_exact.py": (),
-    "tests/plan/test_program.py::test_a_transformer_under_fsdp_is_planned_to_the_byte": ("True",),
+    "tests/plan/test_program.py::test_a_transformer_under_fsdp_is_planned_to_the_byte": (),
     # Whole runs.
     "tests/run/test_runs.py::test_every_model_and_a_users_own_train_on_eight_devices_as_on_one": ("custom",),
     "tests/run/test_runs.py::test_the_canary_sees_stale_moments_where_the_library_lies": (
         *("2-combined-True", "8-separate-False"),
     ),
     "tests/run/test_runs.py::test_a_sweep_runs_meshes_of_different_sizes": (),  # as tests/sweep
+    "tests/run/test_runs.py::test_a_model_sharded_by_rules_gives_what_the_replicated_one_gives": (),  # as verify's
+    "tests/run/test_runs.py::"
+    "test_a_model_that_reads_what_it_wrote_trains_alike_with_the_all_reduces_combined_and_separate": (),
     "tests/run/test_training.py::test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate": (),
     "tests/run/test_training.py::test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained": ("jax",),
-    "tests/export/test_tasks.py::test_what_is_loaded_again_answers_the_same": (
-        *(f"keras_dtensor-{name}" for name in ("classes", "two inputs", "labels", "standardized")),
-    ),
-    "tests/export/test_tasks.py::test_a_prediction_is_in_the_targets_own_units": ("keras_dtensor",),
+    "tests/export/test_tasks.py": (),
     "tests/export/test_commands.py::test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported": (),
     "tests/sweep/test_sweep.py::test_jobs_of_another_launcher_are_tracked_and_told_alike": (),
     "tests/sweep/test_sweep.py::test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly": (),
@@ -72,7 +98,10 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/export/test_commands.py::test_evaluate_takes_another_mesh_and_split_and_records_nothing_untracked": (),
     "tests/run/test_runs.py::test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step": (),
     "tests/data/test_prepare.py::test_two_runs_that_start_together_prepare_once_and_read_the_same": (),
+    "tests/data/test_prepare.py::test_the_decoded_examples_are_those_of_the_original_files": (),
+    "tests/data/test_prepare.py::test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes": (),
     "tests/data/test_prepare.py::test_a_builder_whose_source_changed_is_prepared_anew": (),
+    "tests/tracking/test_tracking_processes.py::test_four_first_runs_at_once_on_an_empty_store_all_succeed": (),
     "tests/tracking/test_tracking_secrets.py::test_no_byte_of_what_a_run_prints_or_stores_holds_the_password": (),
     "tests/sweep/test_many_writers.py::test_four_jobs_at_once_lose_no_point_and_store_none_twice": (),
 }

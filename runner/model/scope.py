@@ -166,8 +166,12 @@ def whole_images(x: Tensor) -> Tensor:
 
 
 def as_images(x: Tensor) -> Tensor:
-    """Returns images split in space as the inputs are, of images split over the batch alone."""
-    return lay(x, image_spec(x.shape), _batch_spec(x)) if splits_space() else x
+    """Returns images split in space as the inputs are, of images split over the batch alone.
+
+    Where no image is split in space they are held by batch: else a split that a later layer asks for, as of a dense
+    kernel's rows, reaches the convolution or the window before, which has no rule for it.
+    """
+    return lay(x, image_spec(x.shape), _batch_spec(x)) if splits_space() else by_batch(x)
 
 
 def as_rows(x: Tensor, kernel: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def operations() -> bool:
                 (layers.BatchNormalization(), image),
                 (layers.Conv2D(2, 2, dilation_rate=2), image),
                 (layers.Conv2DTranspose(2, 2, dilation_rate=2), image),
-                (layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True)), line),
+                (layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True, dropout=0.5)), line),
                 (layers.RandomFlip(), image),
             ):
                 layer(x, training=True)
