@@ -15,7 +15,6 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
-_LOOPS = ("scan", "while", "cond")
 Values = list[jax.Array]
 
 
@@ -67,18 +66,18 @@ def _done(equation: JaxprEqn, values: Values) -> Sequence[jax.Array]:
         return values
     if name == "bitcast_convert_type":  # bits of a number, as random generators make it of them
         values = [value.astype(each.aval.dtype) for value, each in zip(values, equation.invars, strict=True)]
-    elif name in _LOOPS:
-        parameters = {key: _inner(value) for key, value in parameters.items()}
-    else:
-        parameters = {key: _float64(value) for key, value in parameters.items()}
+    else:  # dtypes that it is told, and bodies of loops, branches, reductions and scatters
+        parameters = {key: _inner(_float64(value)) for key, value in parameters.items()}
     found = equation.primitive.bind(*values, **parameters)
     return found if equation.primitive.multiple_results else [found]
 
 
 def _inner(value: Any) -> Any:
-    """Returns the body of a loop, or its branches, in float64; anything else as it is."""
-    if isinstance(value, tuple):
+    """Returns an operation's body, or its branches, in float64; anything else as it is."""
+    if isinstance(value, tuple) and any(isinstance(each, ClosedJaxpr) for each in value):
         return tuple(_inner(each) for each in value)
+    if isinstance(value, Jaxpr):
+        return _inner(ClosedJaxpr(value, [])).jaxpr if not value.constvars else value
     if not isinstance(value, ClosedJaxpr):
         return value
     shapes = [jax.ShapeDtypeStruct(each.shape, _float64(each.dtype)) for each in value.in_avals]

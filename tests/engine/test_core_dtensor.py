@@ -44,6 +44,6 @@ def test_the_tutorials_slips_are_seen_and_the_corrected_preset_passes(tmp_path: 
     (tmp_path / "slips").mkdir()
     (tmp_path / "mended").mkdir()
     code, report = verify(tmp_path / "slips", "experiment=core_tutorial")
-    assert code == 1
-    assert report["first"] == "loss"
+    assert (code, report["verdict"]) == (1, "differs")
+    assert {check["name"]: check["step"] for check in report["checks"] if not check["passed"]}["loss"] == 2
     assert verify(tmp_path / "mended", "experiment=core_corrected")[0] == 0

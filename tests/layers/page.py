@@ -106,6 +106,13 @@ def excepted(text: str) -> set[tuple[str, str, str]]:
     return found
 
 
+def not_run(text: str, engine: str) -> set[str]:
+    """Returns the layers of which a page says that some case was not run by an engine."""
+    column = 2 + _ENGINES.index(engine)
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    return {row[1].strip(" `") for row in rows if UNKNOWN in row[column]}
+
+
 def _counts(told: Mapping[str, Mapping[str, _Told]]) -> list[str]:
     lines = ["", "| | keras_dtensor | jax |", "|---|---|---|"]
     rows = (("equal to stock Keras", EQUAL), ("refused", REFUSED), ("stock Keras can't", STOCK))

@@ -185,14 +185,15 @@ def mixed_precision(input_shape, num_classes, **_):
 
 
 class Counted(keras.layers.Layer):
-    """Scales its inputs, and counts its calls in a whole number."""
+    """Scales its inputs, and counts its training calls in a whole number."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=shape[1:], initializer="ones", name="scale")
         self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
 
-    def call(self, x):
-        self.calls.assign(self.calls + 1)
+    def call(self, x, training=False):
+        if training:
+            self.calls.assign(self.calls + 1)
         return x * self.scale
 
 

@@ -53,7 +53,7 @@ MODELS: Mapping[str, Model] = {
     "lstm": Model("sequences", short=True),
     "gru": Model("sequences"),
     "bidirectional": Model("sequences"),
-    "stateful_lstm": Model("sequences", short=True),
+    "stateful_lstm": Model("sequences", short=True, refused=dict.fromkeys(ENGINES, "stateful")),
     "conv1d_dilated": Model("sequences"),
     "conv3d": Model("volumes"),
     "average_pooling3d": Model("volumes"),

@@ -137,13 +137,19 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
 
 
 def _check_layers(model: keras.Model, config: RunConfig) -> None:
-    """Refuses layers that no traced step can compute, or that would count padding."""
+    """Refuses layers that no traced step can compute, that draw by no seed, or that would count padding."""
     for layer in private.all_layers(model):
         if isinstance(layer, _IN_TENSORFLOW):
             raise ConfigError(
                 f"model._target_={config.model.target} is refused: layer {layer.name} ({type(layer).__name__}) is one "
                 "of those that run in TensorFlow alone, also in Keras 3 on JAX; leave it out of the model and make "
                 "what it gives part of the dataset"
+            )
+        if isinstance(layer, keras.layers.AugMix):
+            raise ConfigError(
+                f"model._target_={config.model.target} is refused: layer {layer.name} (AugMix) chooses by Python's own "
+                "random numbers, once when a step is compiled, so that no seed repeats it; use RandAugment, or "
+                "dataset.augment"
             )
         if (
             isinstance(layer, keras.layers.BatchNormalization)
