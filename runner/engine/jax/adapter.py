@@ -147,8 +147,8 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
             )
         if isinstance(layer, keras.layers.AugMix):
             raise ConfigError(
-                f"model._target_={config.model.target} is refused: layer {layer.name} (AugMix) chooses by Python's own "
-                "random numbers, once when a step is compiled, so that no seed repeats it; use RandAugment, or "
+                f"model._target_={config.model.target} is refused: layer {layer.name} (AugMix) chooses by Python's "
+                "own random numbers, once when a step is compiled, so that no seed repeats it; use RandAugment, or "
                 "dataset.augment"
             )
         if (
