@@ -18,7 +18,6 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 ROUNDING = "attention/key/bias"
 
 MESHES = [
-    ({"batch": 8}, "replicated"),
     ({"batch": 2, "model": 2}, "fsdp_megatron"),
 ]
 
