@@ -141,7 +141,6 @@ def test_a_model_that_reads_what_it_wrote_trains_alike_with_the_all_reduces_comb
     assert losses[0] < 1.6, "one epoch of a linear model; stale counts would leave it untrained"
 
 
-
 CANARY = """
 import sys
 from runner.engine.dtensor import mesh
