@@ -66,8 +66,8 @@ class TrainerConfig:
       epochs: passes over the training split.
       steps_per_epoch: an epoch is exactly that many steps, which the split must have; null: the whole split.
       limit_train_batches: an epoch ends after that many steps at most, however small the split is; null: no limit.
-      eval_mean: what the means of an evaluation are over: `examples`, or `batches`, in which a last, smaller one
-        counts as one.
+      eval_mean: what the means of an evaluation, and of training steps, are over: `examples`, or `batches`, in which
+        a last, smaller one counts as one.
       limit_eval_batches: evaluates that many batches at most; null: every example.
       overfit_batches: trains on the same so many batches in every epoch, the first ones of the first epoch, and
         evaluates on their examples; null: on the splits.

@@ -36,6 +36,7 @@ class History:
         *,
         metrics: Sequence[str] = (),
         batch_size: int = 1,
+        by_batch: bool = False,
         on_nan: str = "stop",
     ) -> None:
         """Begins with no step.
@@ -46,10 +47,11 @@ class History:
           learning_rate: steps done -> the schedule's rate.
           metrics: the task's metrics of a step, beside the loss.
           batch_size: global.
+          by_batch: a last, smaller batch counts as one in the means.
           on_nan: `trainer.on_nan`.
         """
         self._log, self._window, self._learning_rate, self._on_nan = log, window, learning_rate, on_nan
-        self._batch_size, self._watches = batch_size, on_nan != "continue"
+        self._batch_size, self._by_batch, self._watches = batch_size, by_batch, on_nan != "continue"
         self._pending: deque[tuple[int, Pending]] = deque()
         self._last_step = 0
         self.past: Past = past.begin(metrics)
@@ -83,6 +85,8 @@ class History:
         bad = np.flatnonzero(~np.isfinite(loss)) if self._watches else np.zeros(0, np.int64)
         good = int(bad[0]) if len(bad) and self._on_nan == "restore" else len(loss)  # the rest is done again
         rows = np.column_stack([metrics.weight, *(metrics.sums[name] for name in self.past.names)]).astype(np.float64)
+        if self._by_batch:
+            rows *= self._batch_size / np.where(rows[:, :1] > 0, rows[:, :1], np.inf)
         for offset in range(good):  # one step after another: sums don't depend on how steps are cut into calls
             self._last_step = first + offset + 1
             self.past.epoch = self.past.epoch + rows[offset]

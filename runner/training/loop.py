@@ -223,6 +223,7 @@ def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHo
         rate,
         metrics=train.task.step_metrics,
         batch_size=config.dataset.batch_size,
+        by_batch=trainer.eval_mean == "batches",
         on_nan=trainer.on_nan,
     )
     chosen = feed.steps_per_call(config, train.task.arrays, train.size, cached=train.cached)

@@ -24,6 +24,7 @@ class Call:
 
     loss: Sequence[float]
     reads: list[int] = field(default_factory=list)
+    weight: Sequence[float] | float = WEIGHT
 
     @property
     def steps(self) -> int:
@@ -31,8 +32,8 @@ class Call:
 
     def read(self) -> StepMetrics:
         self.reads.append(1)
-        loss = np.asarray(self.loss, np.float64)
-        return StepMetrics({"loss": loss * WEIGHT, "accuracy": loss * WEIGHT / 100}, np.full(len(loss), WEIGHT))
+        loss, weight = np.asarray(self.loss, np.float64), np.broadcast_to(np.asarray(self.weight), len(self.loss))
+        return StepMetrics({"loss": loss * weight, "accuracy": loss * weight / 100}, weight)
 
 
 class Log:
@@ -92,6 +93,16 @@ def test_a_point_holds_loss_accuracy_and_the_rate_of_its_last_step() -> None:
         (2, {"train/loss": 2.0, "train/accuracy": pytest.approx(0.02), "learning_rate": pytest.approx(0.001)})
     ]
     assert history.past.train == [(2, {"loss": 2.0, "accuracy": pytest.approx(0.02)})]
+
+
+@pytest.mark.parametrize(("by_batch", "mean"), [(False, (64 * 1.0 + 16 * 6.0) / 80), (True, 3.5)])
+def test_a_smaller_batch_counts_by_its_examples_or_as_one_batch(by_batch: bool, mean: float) -> None:
+    log = Log()
+    history = History(log, 3, lambda _: 0.1, batch_size=64, by_batch=by_batch)
+    history.add(0, Call([1.0, 6.0, 9.0], weight=[64.0, 16.0, 0.0]))
+    history.drain()
+    assert history.epoch_means() == {"loss": pytest.approx(mean)}
+    assert log.losses == [(3, pytest.approx(mean))]
 
 
 def test_windows_lie_on_global_steps_across_epochs() -> None:
