@@ -114,7 +114,7 @@ class _Run:
         self._folder, self._console, self._tracker, self._before = folder, console, tracker, before
         self._spec = DataSpec(task.arrays, task)
 
-    def train(self, readers: feed.Readers, stop: StopRequest, held: ExitStack, finished: ExitStack) -> None:
+    def train(self, readers: workers.Workers, stop: StopRequest, held: ExitStack, finished: ExitStack) -> None:
         """Trains and reports.
 
         Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
 from runner.data.prefetch import Prefetcher
 from runner.data.sampler import Plan, eval_plan, train_plan
+from runner.data.workers import Reader, Reading, Workers
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.task.base import Task
 from runner.training import lengths
@@ -34,24 +35,20 @@ class StepsPerCall:
 
     Attributes:
       capacity: the most that a call can take; the arrays of every call have this length.
+      steps: of the next call.
     """
 
     def __init__(self, fixed: int | None, bytes_a_step: int, most: int = _MOST_STEPS) -> None:
         self._fixed = fixed
         self.capacity = fixed or max(1, min(most, _MOST_BYTES // max(bytes_a_step, 1)))
-        self._steps, self._seen = fixed or 1, 0
-
-    @property
-    def steps(self) -> int:
-        """Steps of the next call."""
-        return self._steps
+        self.steps, self._seen = fixed or 1, 0
 
     def observe(self, seconds_a_step: float) -> None:
         """Takes the time of a finished call; the first one compiled, and says nothing."""
         self._seen += 1
         if self._fixed is None and self._seen > 1 and seconds_a_step > 0:
             wanted = int(_SECONDS_A_CALL / seconds_a_step)
-            self._steps = min(max(wanted, 1), self.capacity, 4 * self._steps)
+            self.steps = min(max(wanted, 1), self.capacity, 4 * self.steps)
 
 
 def steps_per_call(
@@ -70,36 +67,6 @@ def steps_per_call(
     brought = {ROW: _ROW_SPEC} if cached else arrays
     most = _MOST_CACHED_STEPS if cached else _MOST_STEPS
     return StepsPerCall(fixed, lengths.bytes_a_step(config, brought), most)
-
-
-class Reading(Protocol):
-    """Examples that are being read."""
-
-    def result(self) -> Mapping[str, Array]:
-        """Waits for them and returns their arrays by name, each (*indices.shape, *shape)."""
-        ...
-
-
-class Reader(Protocol):
-    """Reads examples of one source, as they are in an epoch.
-
-    Attributes:
-      in_background: whether what was begun is read while its caller goes on.
-    """
-
-    in_background: bool
-
-    def begin(self, epoch: int, rows: Rows) -> Reading:
-        """Begins to read rows, in any shape, of an epoch."""
-        ...
-
-
-class Readers(Protocol):
-    """What makes readers, and the threads and processes behind them."""
-
-    def reader(self, source: DataSource) -> Reader:
-        """Returns what reads a source."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -215,14 +182,14 @@ class Splits:
         return self.selecting_name if self.test is None else "test"
 
 
-def splits(config: RunConfig, data: Dataset, task: Task, readers: Readers, *, cached: bool = False) -> Splits:
+def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, cached: bool = False) -> Splits:
     """Returns what a run trains and is evaluated on; with `trainer.overfit_batches` the same examples.
 
     Args:
       config: checked.
       data: the config's.
       task: of its arrays.
-      readers: of its splits.
+      readers: read its splits.
       cached: the devices keep the training split.
     """
 
