@@ -112,7 +112,7 @@ def check_verified(config: RunConfig, source: DataSource) -> None:
             "verify.steps",
             config.verify.steps,
             allowed=f"at most {most}, whose examples take 4 GiB",
-            mend="set verify.steps=20",
+            mend=f"set verify.steps={min(most, 20)}",
         )
 
 

@@ -104,7 +104,10 @@ def test_steps_to_verify_take_4_gib_at_most() -> None:
     made = config(batch_size=16)
     lengths.check_verified(made, wide(100, 1000))
     made.verify.steps = 2**30
-    with pytest.raises(ConfigError, match=r"verify\.steps=1073741824 is refused: at most 89,"):
+    with pytest.raises(ConfigError, match=r"verify\.steps=1073741824 is refused: at most 89,.*verify\.steps=20$"):
+        lengths.check_verified(made, wide(100, 1000))
+    made.dataset.batch_size = 100
+    with pytest.raises(ConfigError, match=r"at most 14,.*set verify\.steps=14$"):
         lengths.check_verified(made, wide(100, 1000))
 
 
