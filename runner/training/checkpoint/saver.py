@@ -341,8 +341,8 @@ def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
     """
 
     def take(step: int, history: History) -> Content:
-        now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": history.latest()}
         history.drain()
+        now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": history.latest()}
         return Content(step, engine.shards(), history.arrays(), {**about, **now})
 
     return take
