@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,7 +10,7 @@ from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
 from runner.config import hydra_keys, renamed
-from runner.config.errors import ConfigError, refuse
+from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.host import paths
 from runner.training.checkpoint.arguments import KEYS
 
@@ -64,19 +63,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         elif name in _VALUED:
             flags += [name, _value(name, value if equals else next(rest, None))]
         else:
-            raise ConfigError(
-                f"{argument} is refused: no such flag; flags are {', '.join(_long())}; {_nearest_flag(name)}"
-            )
+            known = [flag for flag in (*_PLAIN, *_VALUED) if flag.startswith("--")]
+            mend = did_you_mean(name, known, "see python -m runner --help")
+            raise ConfigError(f"{argument} is refused: no such flag; flags are {', '.join(known)}; {mend}")
     return flags, overrides
-
-
-def _long() -> list[str]:
-    return [name for name in (*_PLAIN, *_VALUED) if name.startswith("--")]
-
-
-def _nearest_flag(name: str) -> str:
-    close = get_close_matches(name, _long(), n=1)
-    return f"did you mean {close[0]}?" if close else "see python -m runner --help"
 
 
 def _value(name: str, value: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 from dataclasses import fields
 
@@ -10,7 +9,7 @@ from runner.config.checks_values import one_of
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema_augment import ON, STEPS, Color, RandomResizedCrop, StepOptions, required
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.model import definition
+from runner.model import target
 
 WORKER_KINDS = ("auto", "thread", "process")
 _GIVEN = ("arrays", "rng")  # what a step of a user's own is called with, in this order
@@ -123,48 +122,20 @@ def _numbers(value: object, *, whole: bool = False) -> bool:
 
 
 def _check_own(key: str, step: AugmentConfig) -> None:
-    where, mend = f"{key}._target_", "name a function as package.module.function"
-    module, _, name = step.target.rpartition(".")
-    if not module or not all(part.isidentifier() for part in step.target.split(".")):
-        raise refuse(where, step.target, allowed="an import path with a dot", mend=mend)
-    try:
-        found = definition.find(step.target)
-    except definition.UnreadableError as error:
-        raise refuse(where, step.target, allowed=str(error), mend="mend it") from error
-    if found.kind == "no module":
-        raise refuse(where, step.target, allowed=f"there is no module {found.where}", mend=mend)
-    if found.kind == "missing":
-        raise refuse(
-            where, step.target, allowed=f"module {module} has no {name!r}", mend=did_you_mean(name, found.names)
-        )
-    if found.kind == "value":
-        raise refuse(where, step.target, allowed=f"{name} is not callable", mend=mend)
+    found = target.look_up(f"{key}._target_", step.target, compiled=True)
     on = step.options.get(ON, "train")
     if on not in ("train", "all"):
         raise refuse(f"{key}.{ON}", on, allowed="train or all", mend=f"write {ON}: all")
-    if found.arguments is not None:
-        _check_signature(key, step, found.arguments)
-
-
-def _check_signature(key: str, step: AugmentConfig, arguments: ast.arguments) -> None:
-    by_place = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    names = [*by_place, *(one.arg for one in arguments.kwonlyargs)]
-    if len(by_place) < len(_GIVEN) and arguments.vararg is None:
+    if found.arguments is None:
+        return
+    by_place = [one.arg for one in (*found.arguments.posonlyargs, *found.arguments.args)]
+    if len(by_place) < len(_GIVEN) and found.arguments.vararg is None:
+        names = [*by_place, *(one.arg for one in found.arguments.kwonlyargs)]
         raise refuse(
             f"{key}._target_",
             step.target,
             allowed=f"it is called with (arrays, rng, **options) and takes ({', '.join(names)})",
             mend="write def step(arrays, rng): return arrays",
         )
-    known = names[len(_GIVEN) :]
-    for name in step.options:
-        if name != ON and name not in known and arguments.kwarg is None:
-            takes = f"{step.target} takes {', '.join(known) or 'no options'}"
-            raise ConfigError(f"{key}.{name} is refused: {takes}; {did_you_mean(name, known)}")
-    needed = by_place[: len(by_place) - len(arguments.defaults)][len(_GIVEN) :]
-    needed += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
-    for name in needed:
-        if name not in step.options:
-            raise ConfigError(
-                f"{key}.{name} is refused: it has no value and {step.target} needs it; write {name}: ..."
-            )
+    options, given = [name for name in step.options if name != ON], by_place[: len(_GIVEN)]
+    target.check_options(key, step.target, found.arguments, options, given, write="write {name}: ...")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config import checks_augment
-from runner.config.checks_values import finite, folder, one_of, positive
-from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.config.checks_values import changed, finite, folder, one_of, positive
+from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, DatasetConfig
 from runner.host.late import late
-from runner.model import definition
+from runner.model import target
 
 if TYPE_CHECKING:
     from runner.data import splits
@@ -20,7 +18,14 @@ else:
     splits = late("runner.data.splits")  # with NumPy, which `--help` does without
 
 TABLES = (".npz", ".npy", ".csv", ".parquet")
-_MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"
+_CHANNELS = (None, 1, 3, 4)
+# Keys that would change nothing elsewhere, and the sources that they are of.
+_SOURCES_OF = {
+    "target": (CUSTOM,),
+    "path": (ARRAYS, IMAGE_FOLDER),
+    "channels": (IMAGE_FOLDER,),
+    "skip_broken": (IMAGE_FOLDER,),
+}
 
 
 def check(config: DatasetConfig) -> None:
@@ -49,6 +54,10 @@ def check(config: DatasetConfig) -> None:
             config.image_size,
             allowed="[height, width], each at least 1",
             mend="set dataset.image_size=[64,64]",
+        )
+    if config.channels not in _CHANNELS:
+        raise refuse(
+            "dataset.channels", config.channels, allowed="1, 3 or 4, or null", mend="leave it out: by the files"
         )
     folder("dataset.data_dir", config.data_dir)
     _check_source(config)
@@ -90,13 +99,23 @@ def _check_standardize(config: DatasetConfig) -> None:
 
 
 def _check_source(config: DatasetConfig) -> None:
+    for key in changed(config, [key for key, names in _SOURCES_OF.items() if config.name not in names]):
+        typed = "_target_" if key == "target" else key
+        raise refuse(
+            f"dataset.{typed}",
+            getattr(config, key),
+            allowed=f"dataset.name={config.name} has no such key",
+            mend=f"leave {typed} out, or set dataset={_SOURCES_OF[key][0]}",
+        )
     if config.name in (ARRAYS, IMAGE_FOLDER) and config.builder is None:
         _check_path(config)
     elif config.name == CUSTOM:
         finite(config.options, "dataset.")
-        _check_target("dataset._target_", config.target, options=config.options)
+        found = target.look_up("dataset._target_", config.target, compiled=True)
+        if found.arguments is not None:
+            target.check_options("dataset", config.target, found.arguments, config.options)
     elif config.builder is not None:
-        _check_target("dataset.builder", config.builder)
+        target.look_up("dataset.builder", config.builder, compiled=True)
     if config.features is not None and (not config.features or config.name in (CUSTOM, IMAGE_FOLDER)):
         raise refuse(
             "dataset.features",
@@ -116,58 +135,13 @@ def _check_path(config: DatasetConfig) -> None:
     if not path.exists():
         where = path.absolute().parent
         there = sorted(one.name for one in where.iterdir()) if where.is_dir() else []
-        hint = did_you_mean(path.name, there)
         raise refuse(
             "dataset.path",
             config.path,
             allowed=f"there is no {path.absolute()}, and {what} is needed",
-            mend=hint if hint.startswith("did") else f"write dataset.path={example}, from where you type the command",
+            mend=did_you_mean(path.name, there, f"write dataset.path={example}, from where you type the command"),
         )
     if config.name == IMAGE_FOLDER and not path.is_dir():
         raise refuse("dataset.path", config.path, allowed=what, mend="name the folder that holds a folder a class")
     if config.name == ARRAYS and path.is_file() and path.suffix.lower() not in TABLES:
         raise refuse("dataset.path", config.path, allowed=what, mend="convert it, as by pandas.DataFrame.to_parquet")
-
-
-def _check_target(key: str, path: str, options: Sequence[str] | dict[str, object] = ()) -> None:
-    """Checks by reading source that a name is there and can be called with some options by name.
-
-    Args:
-      key: of the config.
-      path: the import path.
-      options: names that it is called with.
-
-    Raises:
-      ConfigError: it is not there, is no callable, or does not take them.
-    """
-    module, _, name = path.rpartition(".")
-    if not module or not all(part.isidentifier() for part in path.split(".")):
-        raise refuse(key, path or "''", allowed="an import path with a dot", mend=_MEND)
-    try:
-        found = definition.find(path)
-    except definition.UnreadableError as error:
-        raise refuse(key, path, allowed=str(error), mend="mend it") from error
-    if found.kind == "no module":
-        raise refuse(key, path, allowed=f"there is no module {found.where}", mend=_MEND)
-    if found.kind == "missing":
-        allowed = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
-        hint = did_you_mean(name, list(found.names))
-        raise refuse(key, path, allowed=allowed, mend=hint if hint.startswith("did") else _MEND)
-    if key == "dataset._target_" and found.kind == "function" and found.arguments is not None:
-        _check_options(path, found.arguments, list(options))
-
-
-def _check_options(path: str, arguments: ast.arguments, options: Sequence[str]) -> None:
-    by_name = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
-    for option in options:
-        if option not in by_name and arguments.kwarg is None:
-            takes = ", ".join(by_name) or "no options"
-            raise ConfigError(f"dataset.{option} is refused: {path} takes {takes}; {did_you_mean(option, by_name)}")
-    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    required = positional[: len(positional) - len(arguments.defaults)]
-    required += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
-    for name in required:
-        if name not in options:
-            raise ConfigError(
-                f"dataset.{name} is refused: it has no value and {path} needs it; add +dataset.{name}=..."
-            )

@@ -70,9 +70,9 @@ def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:
     return ConfigError(f"{key}={shown} is refused: {allowed}; {mend}")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns the mend for a misspelt word: the nearest known one, else where to look."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:
+    """Returns the mend for a misspelt word: the nearest known one; another mend where none is near."""
     from difflib import get_close_matches  # not above: signals needs this module before anything that takes time
 
     close = get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
+    return f"did you mean {close[0]}?" if close else otherwise

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from runner.config.errors import ConfigError, refuse
+from runner.config.errors import ConfigError, did_you_mean, refuse
 
 NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 SLICED = re.compile(r"\w+\[[^']*\][^']*")
@@ -80,8 +79,7 @@ def check(text: str, one: Override, *, multirun: bool) -> None:
         _check_kind(one, multirun=multirun)
     elif not (key.startswith(_BELOW) or key in _GROUPS or (key.startswith("hydra.job.env_set.") and one.is_add())):
         names = [*_KINDS, *_GROUPS[:2], "hydra.launcher.<key>", "hydra.sweeper.<key>"]
-        close = get_close_matches(key, [*_KINDS, *_GROUPS], n=1)
-        mend = f"did you mean {close[0]}?" if close else "leave the others as they are"
+        mend = did_you_mean(key, [*_KINDS, *_GROUPS], "leave the others as they are")
         raise ConfigError(f"{text} is refused: no such key that can be set; those are {', '.join(names)}; {mend}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -82,6 +83,4 @@ def _reads(kind: type[int] | type[float], text: str) -> bool:
 
 def _name(kind: object) -> str:
     text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    return (
-        text.replace("runner.config.schema_trainer.", "").replace("runner.config.schema.", "").replace("typing.", "")
-    )
+    return re.sub(r"runner\.config\.\w+\.|typing\.", "", text)

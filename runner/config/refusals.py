@@ -11,7 +11,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 
 from runner.cli.command_line import is_group, short, unreadable
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, did_you_mean
 from runner.host import paths
 from runner.host.outputs import caused_by_disk, unwritable
 
@@ -180,8 +180,7 @@ def _holds_keys(key: str) -> bool:
 
 
 def _nearest(key: str) -> str:
-    close = get_close_matches(key, key_paths(_known()), n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else "see python -m runner --cfg job"
+    return did_you_mean(key, key_paths(_known()))
 
 
 def _unknown_key(key: str) -> str:

@@ -153,18 +153,9 @@ class Cutmix(StepOptions):
     probability: float = 1.0
 
 
-KINDS: tuple[type[StepOptions], ...] = (
-    Resize,
-    CenterCrop,
-    RandomCrop,
-    RandomResizedCrop,
-    Flip,
-    Rotate,
-    Color,
-    Mixup,
-    Cutmix,
-)
-STEPS: dict[str, type[StepOptions]] = {kind.name: kind for kind in KINDS}
+STEPS: dict[str, type[StepOptions]] = {
+    kind.name: kind for kind in (Resize, CenterCrop, RandomCrop, RandomResizedCrop, Flip, Rotate, Color, Mixup, Cutmix)
+}
 ON = "on"  # option of a step of a user's own: `train` (default) or `all` splits
 
 

@@ -1,1 +1,1 @@
-"""Model builders: `(keras, input_shape, num_classes, **options) -> keras.Model`, one file a family."""
+"""Model builders, one file a family, called with what their parameters name of the data: see `.builder.given`."""

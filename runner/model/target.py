@@ -1,26 +1,20 @@
-"""Checks a builder named by `_target_` by reading its source, so that nothing heavy is imported to refuse it."""
+"""Checks what an import path of the config names by reading its source: nothing heavy is imported to refuse it."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import ModelConfig
 from runner.model import definition
 
-GIVEN = (
-    "keras",
-    "inputs",
-    "outputs",
-    "input_shape",
-    "num_classes",
-)  # a builder takes those it names
+GIVEN = ("keras", "inputs", "outputs", "input_shape", "num_classes")  # a builder takes those it names
 LAYOUTS = "layouts"
 _KEY = "model._target_"
-_MEND = "name a function as package.module.function; its module lies on the Python path or in the current directory"
+_MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"
 
 
 def check(config: ModelConfig) -> None:
@@ -29,7 +23,7 @@ def check(config: ModelConfig) -> None:
     Raises:
       ConfigError: no such module or name, not callable, or options that the builder's signature refuses.
     """
-    found = _found(_KEY, config.target)
+    found = look_up(_KEY, config.target)
     if found.arguments is not None:
         _check_signature(config, config.target.rpartition(".")[2], found.arguments)
 
@@ -45,7 +39,7 @@ def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
     Raises:
       ConfigError: no such module or name, not callable, or it takes others.
     """
-    arguments = _found(key, path).arguments
+    arguments = look_up(key, path).arguments
     if arguments is None:
         return
     taken = [*arguments.posonlyargs, *arguments.args]
@@ -61,17 +55,77 @@ def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
         )
 
 
-def _found(key: str, path: str) -> definition.Found:
-    """Returns what a path leads to, a function or what only the import can tell, which is checked as it is called."""
-    if "." not in path or not all(part.isidentifier() for part in path.split(".")):
+def look_up(key: str, path: str, *, compiled: bool = False) -> definition.Found:
+    """Returns what a path leads to: something callable, or what only the import can tell, which is checked when used.
+
+    Args:
+      key: the config key that names it.
+      path: import path.
+      compiled: takes what has no Python source, too.
+
+    Raises:
+      ConfigError: no import path, no such module or name, a module that does not parse, or nothing callable.
+    """
+    module, _, name = path.rpartition(".")
+    if not module or not all(part.isidentifier() for part in path.split(".")):
         raise refuse(key, path or "''", allowed="an import path with a dot", mend=_MEND)
     try:
         found = definition.find(path)
     except definition.UnreadableError as error:
         raise refuse(key, path, allowed=str(error), mend="mend it") from error
-    if found.kind not in ("function", "unknown"):
-        raise _refuse(key, path, found)
-    return found
+    mend = _MEND
+    if found.kind == "no module":
+        allowed = f"there is no module {found.where}"
+    elif found.kind == "missing":
+        allowed = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
+        mend = did_you_mean(name, found.names, _MEND)
+    elif found.kind == "value":
+        allowed = f"{name} in {found.where} is not callable"
+    elif found.kind == "compiled" and not compiled:
+        allowed = f"{found.where} has no Python source that tells what {name} takes"
+        mend = "name a function of Python that calls it"
+    else:
+        return found
+    raise refuse(key, path, allowed=allowed, mend=mend)
+
+
+def check_options(
+    group: str,
+    path: str,
+    arguments: ast.arguments,
+    options: Collection[str],
+    given: Collection[str] = (),
+    write: str = "add +{group}.{name}=...",
+) -> None:
+    """Checks that a function takes the options that the config has for it, and gets all that it needs.
+
+    Args:
+      group: the key that the options stand under, as `dataset`.
+      path: the function's import path.
+      arguments: its parameters.
+      options: names that it is given by the config.
+      given: parameters that it is given besides.
+      write: what gives it an option, with `group` and `name` in braces.
+
+    Raises:
+      ConfigError: names the option.
+    """
+    named = [one.arg for one in (*arguments.args, *arguments.kwonlyargs) if one.arg not in given]
+    for name in options:
+        if name not in named and arguments.kwarg is None:
+            takes = ", ".join(named) or "no options"
+            raise ConfigError(f"{group}.{name} is refused: {path} takes {takes}; {did_you_mean(name, named)}")
+    for name in _required(arguments):
+        if name not in options and name not in given:
+            mend = write.format(group=group, name=name)
+            raise ConfigError(f"{group}.{name} is refused: it has no value and {path} needs it; {mend}")
+
+
+def _required(arguments: ast.arguments) -> list[str]:
+    """Returns the names of the parameters without a default."""
+    positional = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return positional[: len(positional) - len(arguments.defaults)] + [a.arg for a, value in named if value is None]
 
 
 def takes(config: ModelConfig, name: str) -> bool:
@@ -84,26 +138,10 @@ def takes(config: ModelConfig, name: str) -> bool:
     ]
 
 
-def _refuse(key: str, path: str, found: definition.Found) -> ConfigError:
-    module, _, name = path.rpartition(".")
-    if found.kind == "no module":
-        return refuse(key, path, allowed=f"there is no module {found.where}", mend=_MEND)
-    if found.kind == "compiled":
-        mend = "name a function of Python that calls it"
-        return refuse(key, path, allowed=f"{found.where} has no Python source that tells what {name} takes", mend=mend)
-    if found.kind == "value":
-        return refuse(key, path, allowed=f"{name} in {found.where} is not callable", mend=_MEND)
-    hint = did_you_mean(name, list(found.names))
-    return refuse(
-        key,
-        path,
-        allowed=f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}",
-        mend=hint if hint.startswith("did") else _MEND,
-    )
-
-
 def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -> None:
-    names = [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]  # given by name
+    by_place = [argument.arg for argument in arguments.posonlyargs]
+    by_name = (*arguments.args, *arguments.kwonlyargs)
+    names = [argument.arg for argument in by_name]
     if arguments.kwarg is None:
         inputs, outputs = ("inputs", "input_shape"), ("outputs", "num_classes")
         if "keras" not in names or not {*inputs} & {*names} or not {*outputs} & {*names}:
@@ -111,30 +149,14 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
                 _KEY,
                 config.target,
                 allowed=f"a builder takes keras, {' or '.join(inputs)}, and {' or '.join(outputs)}; this one takes "
-                f"{', '.join([*(one.arg for one in arguments.posonlyargs), *names]) or 'nothing'}",
+                f"{', '.join([*by_place, *names]) or 'nothing'}",
                 mend=f"write def {name}(keras, inputs, outputs, ...)",
             )
-        options = [name for name in names if name not in GIVEN and name != LAYOUTS]
-        for key in config.options:
-            if key not in options:
-                raise ConfigError(
-                    f"model.{key} is refused: {config.target} takes {', '.join(options) or 'no options'}; "
-                    f"{did_you_mean(key, options)}"
-                )
-    by_place = [argument.arg for argument in arguments.posonlyargs]
-    positional = [*by_place, *(argument.arg for argument in arguments.args)]
-    required = positional[: len(positional) - len(arguments.defaults)]
-    required += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
-    for name in required:
-        if name in by_place:
-            raise refuse(
-                _KEY, config.target, allowed=f"{name} has no name to be given by", mend="drop the / behind it"
-            )
-        if name not in GIVEN and name != LAYOUTS and name not in config.options:
-            raise ConfigError(
-                f"model.{name} is refused: it has no value and {config.target} needs it; add +model.{name}=..."
-            )
-    for argument in (*arguments.args, *arguments.kwonlyargs):
+    for one in _required(arguments):
+        if one in by_place:
+            raise refuse(_KEY, config.target, allowed=f"{one} has no name to be given by", mend="drop the / behind it")
+    check_options("model", config.target, arguments, config.options, (*GIVEN, LAYOUTS))
+    for argument in by_name:
         if argument.arg in config.options and argument.annotation is not None:
             _check_type(argument.arg, config.options[argument.arg], ast.unparse(argument.annotation))
 
