@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,8 +22,8 @@ _LARGE, _SMALL = 1e5, 5e-4  # from which, and below which, four decimals say too
 Means = Mapping[str, float]  # metric to the mean of the steps that were read, NaN where none was; the loss first
 
 
-class Display(Protocol):
-    """Shows the progress of training."""
+class Display:
+    """Shows the progress of training; this one shows nothing (`trainer.progress=none`)."""
 
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
         """An epoch of so many steps begins, `done` of which a resumed run has behind it."""
@@ -50,7 +50,7 @@ def make_display(mode: str, console: Console, epochs: int, evaluated: str = "tes
     if mode == "auto":
         mode = "bar" if console.is_terminal else "lines"
     if mode == "none":
-        return NoDisplay()
+        return Display()
     kind = BarDisplay if mode == "bar" else LineDisplay
     return kind(console, epochs, evaluated)
 
@@ -79,66 +79,45 @@ def evaluation_line(split: str, evaluation: Evaluation) -> str:
 
 
 def _epoch_line(epoch: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
-    line = f"epoch {epoch}  train {metrics_line(means)}"
+    line = f"{epoch}  train {metrics_line(means)}"
     return line if evaluation is None else f"{line}  |  {evaluation_line(evaluated, evaluation)}"
 
 
-class NoDisplay:
-    """Shows nothing."""
-
-    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
-        """See `Display`."""
-
-    def update(self, done: int, rate: float, means: Means) -> None:
-        """See `Display`."""
-
-    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
-        """See `Display`."""
-
-    def close(self) -> None:
-        """See `Display`."""
+def _print(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-class LineDisplay:
+class LineDisplay(Display):
     """A line every few seconds and one an epoch, for logs and pipes."""
 
     def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
         self._console, self._epochs, self._evaluated = console, epochs, evaluated
-        self._epoch = self._steps = 0
+        self._epoch, self._steps = "", 0
         self._shown = time.monotonic()
 
-    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
+    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:  # noqa: ARG002
         """Notes the epoch."""
-        del done
-        self._epoch, self._steps = epoch, steps
+        self._epoch, self._steps = f"epoch {epoch + 1}/{self._epochs}", steps
 
     def update(self, done: int, rate: float, means: Means) -> None:
         """Prints a line when the last one is some seconds old."""
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._shown = time.monotonic()
             left = (self._steps - done) / rate if rate else 0.0
-            self._print(
-                f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{self._steps}  {rate:.0f} steps/s  "
-                f"{metrics_line(means)}  {left:.0f} s left"
-            )
+            speed = f"step {done}/{self._steps}  {rate:.0f} steps/s"
+            _print(self._console, f"{self._epoch}  {speed}  {metrics_line(means)}  {left:.0f} s left")
 
     def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """Prints the epoch's line."""
         self._shown = time.monotonic()
-        self._print(_epoch_line(f"{self._epoch + 1}/{self._epochs}", means, self._evaluated, evaluation))
-
-    def close(self) -> None:
-        """Has nothing to clean."""
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+        _print(self._console, _epoch_line(self._epoch, means, self._evaluated, evaluation))
 
 
-class BarDisplay:
+class BarDisplay(Display):
     """A progress bar an epoch."""
 
     def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
-        self._epochs, self._epoch, self._evaluated = epochs, 0, evaluated
+        self._epochs, self._epoch, self._evaluated = epochs, "", evaluated
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -152,11 +131,9 @@ class BarDisplay:
 
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
         """Starts a new bar."""
-        self._epoch = epoch
+        self._epoch = f"epoch {epoch + 1}/{self._epochs}"
         self._progress.start()
-        self._task = self._progress.add_task(
-            f"epoch {epoch + 1}/{self._epochs}", total=steps, completed=done, rate=0.0, metrics=""
-        )
+        self._task = self._progress.add_task(self._epoch, total=steps, completed=done, rate=0.0, metrics="")
 
     def update(self, done: int, rate: float, means: Means) -> None:
         """Moves the bar."""
@@ -168,8 +145,7 @@ class BarDisplay:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-        line = _epoch_line(f"{self._epoch + 1}/{self._epochs}", means, self._evaluated, evaluation)
-        self._progress.console.print(line, highlight=False, soft_wrap=True, markup=False)
+        _print(self._progress.console, _epoch_line(self._epoch, means, self._evaluated, evaluation))
 
     def close(self) -> None:
         """Stops drawing."""

@@ -26,9 +26,9 @@ from runner.host.signals import StopRequest
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, loop, profile, stopping
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.checkpoint.storage import Checkpoint
-from runner.training.display import NoDisplay
+from runner.training.display import Display
 from tests.numpy_engine import KnownTask, NumpyEngine, splits
 from tests.training.checkpoint.numpy_engine import ABOUT
 
@@ -82,13 +82,13 @@ def train(
     run = replace(run, trainer=with_metrics(run.trainer, KnownTask().directions))
     seen, held = Seen(), cast(Engine, engine)
     keep = run.trainer.checkpoint
-    saver: Saver = NoSaver()
+    saver: Saver = Saver()
     if keep.enabled:
         take = take_state(held, ABOUT)
         goal = stopping.objective(keep.best, KnownTask().directions)
         saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
-    hooks = loop.LoopHooks(seen.log, seen.forgotten.append, seen.notify, NoDisplay(), StopRequest(), saver, profiler)
+    hooks = loop.LoopHooks(seen.log, seen.forgotten.append, seen.notify, Display(), StopRequest(), saver, profiler)
     return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
 
 

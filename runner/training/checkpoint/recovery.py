@@ -25,7 +25,7 @@ from runner.training.checkpoint.arguments import KEYS, folder_of, key_of
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.resume import check_order
 from runner.training.checkpoint.runs import SavedRun
-from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.checkpoint.storage import Checkpoint
 from runner.training.past import from_arrays
 from runner.training.stopping import Objective
@@ -247,7 +247,7 @@ def saving(
     """
     wanted = config.trainer.checkpoint
     if not wanted.enabled:
-        yield NoSaver()
+        yield Saver()
         return
     resumed = before.run if before and not before.branches else None
     place = resumed.folder.parent if resumed else folder_of(wanted)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine
@@ -28,20 +28,22 @@ logger = logging.getLogger(__name__)
 Take = Callable[[int, History], Content]
 
 
-class Saver(Protocol):
-    """Saves the state of a run; the loop asks it after every device call."""
+class Saver:
+    """Saves the state of a run; the loop asks it after every device call. This one saves nothing (`enabled=false`)."""
 
     def begin(self, step: int, history: History) -> None:
         """Saves the state that a run begins with, unless it has that."""
 
-    def steps_left(self, step: int) -> int | None:
+    def steps_left(self, step: int) -> int | None:  # noqa: ARG002
         """Returns after how many more steps a call has to end because a save is due; None: no step is bound."""
+        return None
 
     def save_if_due(self, step: int, history: History) -> None:
         """Saves where the number of steps or the time says so."""
 
-    def save_last(self, step: int, history: History) -> str | None:
+    def save_last(self, step: int, history: History) -> str | None:  # noqa: ARG002
         """Saves the state that a run ends with, and waits for it; returns why that can't be done, in words."""
+        return None
 
     def save(self, step: int, history: History) -> None:
         """Saves now."""
@@ -49,59 +51,20 @@ class Saver(Protocol):
     def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
         """Takes an evaluation; saves where it is the best so far."""
 
-    def go_back(self, below: int) -> Checkpoint | None:
+    def go_back(self, below: int) -> Checkpoint | None:  # noqa: ARG002
         """Returns the last checkpoint of fewer than so many steps and removes those after it; None: there is none."""
+        return None
 
     def best(self) -> Checkpoint | None:
         """Returns the best checkpoint so far; None: there is none."""
+        return None
 
     def best_unsaved(self) -> str | None:
         """Returns why the best evaluation so far has no checkpoint, in words; None: it has."""
+        return None
 
     def close(self) -> None:
         """Waits until everything is on the disk."""
-
-
-class NoSaver:
-    """Saves nothing (`trainer.checkpoint.enabled=false`)."""
-
-    def begin(self, step: int, history: History) -> None:
-        """See `Saver`."""
-
-    def steps_left(self, step: int) -> int | None:
-        """See `Saver`."""
-        del step
-        return None
-
-    def save_if_due(self, step: int, history: History) -> None:
-        """See `Saver`."""
-
-    def save_last(self, step: int, history: History) -> str | None:
-        """See `Saver`."""
-        del step, history
-        return None
-
-    def save(self, step: int, history: History) -> None:
-        """See `Saver`."""
-
-    def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
-        """See `Saver`."""
-
-    def go_back(self, below: int) -> Checkpoint | None:
-        """See `Saver`."""
-        del below
-        return None
-
-    def best(self) -> Checkpoint | None:
-        """See `Saver`."""
-        return None
-
-    def best_unsaved(self) -> str | None:
-        """See `Saver`."""
-        return None
-
-    def close(self) -> None:
-        """See `Saver`."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +82,7 @@ class _Failed:
     best: Mapping[str, Any] | None
 
 
-class CheckpointSaver:
+class CheckpointSaver(Saver):
     """Saves every so many steps or minutes, at the best evaluation, and when it is told to.
 
     The state is copied from the devices between two calls; the copy is written while training goes on. A write that

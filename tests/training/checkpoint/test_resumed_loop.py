@@ -22,9 +22,9 @@ from runner.training.checkpoint import best as best_record
 from runner.training.checkpoint import lineage, storage
 from runner.training.checkpoint.recovery import NewPoints
 from runner.training.checkpoint.resume import load
-from runner.training.checkpoint.saver import CheckpointSaver, NoSaver, Saver, take_state
+from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.checkpoint.storage import Checkpoint
-from runner.training.display import NoDisplay
+from runner.training.display import Display
 from runner.training.profile import Profiler
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
@@ -93,7 +93,7 @@ def train(
 ) -> tuple[NumpyEngine, loop.Result]:
     engine = NumpyEngine(16, 3, explodes=explodes)
     held = cast(Engine, engine)
-    saver: Saver = NoSaver()
+    saver: Saver = Saver()
     if start is not None:
         load(held, start)
     if folder is not None:
@@ -103,7 +103,7 @@ def train(
     points = NewPoints(store, start)
     begin = loop.Start(start.step, start.history()) if start else None
     profiler = Profiler(config.trainer.profile, nothing, Path())
-    hooks = loop.LoopHooks(points.log, points.forget, nothing, NoDisplay(), StopAfter(calls), saver, profiler)
+    hooks = loop.LoopHooks(points.log, points.forget, nothing, Display(), StopAfter(calls), saver, profiler)
     return engine, loop.train(config, held, dataset(config), hooks, begin)
 
 
