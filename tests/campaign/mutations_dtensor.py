@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from runner.config.schema import RunConfig
-from runner.engine.base import HostBatches
 from runner.engine.dtensor import engine as dtensor_engine
 from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.dtensor.step import Steps
@@ -24,26 +23,10 @@ _FREE = 4  # where a call's numbers have room, between those of the call and the
 class DTensorHooks(Hooks):
     """See `Hooks`."""
 
+    engine, builder, update_method = Engine, KerasAdapter, (Update, "apply")
+
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config, tf)
-
-    def _follow_paths(self) -> None:
-        def made(sound: Callable[..., None]) -> Callable[..., None]:
-            def make_state(engine: Any) -> None:
-                sound(engine)
-                self.paths = tuple(engine.trainable)
-
-            return make_state
-
-        def updated(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def apply(update: Any, *given: Any) -> Any:
-                self._left = iter(self.paths)
-                return sound(update, *given)
-
-            return apply
-
-        self.patches.wrap(Engine, "_make_state", made)
-        self.patches.wrap(Update, "apply", updated)
 
     def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,12 +76,6 @@ class DTensorHooks(Hooks):
 
         self.patches.wrap(Update, "_constrained", make)
 
-    def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda engine, batches, microbatches: sound(engine, change(batches), microbatches)
-
-        self.patches.wrap(Engine, "_placed", make)
-
     def models(self, change: Callable[[Any], None]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
             def make_state(engine: Any) -> Any:
@@ -108,20 +85,6 @@ class DTensorHooks(Hooks):
             return make_state
 
         self.patches.wrap(Engine, "_make_state", make)
-
-    def first_steps(self, change: Callable[[int], int]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda engine, batches, first, *given: sound(engine, batches, change(first), *given)
-
-        self.patches.wrap(Engine, "train_steps", make)
-
-    def seeds(self, change: Callable[[int], int]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda adapter, config, data, seed, *given, **named: sound(
-                adapter, config, data, change(seed), *given, **named
-            )
-
-        self.patches.wrap(KerasAdapter, "__init__", make)
 
     def layers(self, model: Any) -> list[Any]:
         return [each for each in model.submodules if isinstance(each, tf.Module) and hasattr(each, "call")]

@@ -92,12 +92,19 @@ class Hooks(ABC):
     """The places of one engine.
 
     Attributes:
+      engine: its class.
+      builder: the class that makes its model, whose third argument is the seed.
+      update_method: class, and name of its method that updates all variables.
       config: of the run.
       paths: of the trainable variables, in the engine's order; known once an engine was built.
       module: of the engine's arrays.
       ops: functions of them.
       aim: what `scaled` does to the gradient of which variable: multiplies it, adds to it, multiplies its second half.
     """
+
+    engine: type
+    builder: type
+    update_method: tuple[type, str]
 
     def __init__(self, config: RunConfig, module: ModuleType) -> None:
         self.config, self.module, self.ops = config, module, namespace.of(module)
@@ -122,9 +129,25 @@ class Hooks(ABC):
         path, values = self.aim
         return np.asarray([self.paths.index(path) + 1 if path else 0, *values], np.float32)
 
-    @abstractmethod
     def _follow_paths(self) -> None:
         """Notes `paths` when an engine is built, and begins `_left` anew with each update of all variables."""
+
+        def made(sound: Callable[..., None]) -> Callable[..., None]:
+            def make_state(engine: Any) -> None:
+                sound(engine)
+                self.paths = tuple(engine.trainable)
+
+            return make_state
+
+        def updated(sound: Callable[..., Any]) -> Callable[..., Any]:
+            def update(*given: Any) -> Any:
+                self._left = iter(self.paths)
+                return sound(*given)
+
+            return update
+
+        self.patches.wrap(self.engine, "_make_state", made)
+        self.patches.wrap(*self.update_method, updated)
 
     @abstractmethod
     def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
@@ -142,21 +165,35 @@ class Hooks(ABC):
     def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
         """Replaces what holds a weight to its constraint after an update: (path, weight, sound) -> weight."""
 
-    @abstractmethod
     def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
         """Hands over the batches of a call, (K, B, ...)."""
+
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda engine, batches, microbatches: sound(engine, change(batches), microbatches)
+
+        self.patches.wrap(self.engine, "_placed", make)
 
     @abstractmethod
     def models(self, change: Callable[[Any], None]) -> None:
         """Hands over the model that is on the mesh, when it was built."""
 
-    @abstractmethod
     def first_steps(self, change: Callable[[int], int]) -> None:
         """Hands over how many steps were done before a call."""
 
-    @abstractmethod
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda engine, batches, first, *given: sound(engine, batches, change(first), *given)
+
+        self.patches.wrap(self.engine, "train_steps", make)
+
     def seeds(self, change: Callable[[int], int]) -> None:
         """Hands over the seed of the initial weights."""
+
+        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda builder, config, data, seed, *given, **named: sound(
+                builder, config, data, change(seed), *given, **named
+            )
+
+        self.patches.wrap(self.builder, "__init__", make)
 
     @abstractmethod
     def scaled(self) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from jax import lax
 
 from runner.config.schema import RunConfig
-from runner.engine.base import HostBatches
 from runner.engine.jax import engine as jax_engine
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.step import Step
@@ -23,26 +22,10 @@ Engine = jax_engine.JaxEngine
 class JaxHooks(Hooks):
     """See `Hooks`."""
 
+    engine, builder, update_method = Engine, Keras3Factory, (Step, "_update")
+
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config, jnp)
-
-    def _follow_paths(self) -> None:
-        def made(sound: Callable[..., None]) -> Callable[..., None]:
-            def make_state(engine: Any) -> None:
-                sound(engine)
-                self.paths = tuple(engine.trainable)
-
-            return make_state
-
-        def updated(sound: Callable[..., Any]) -> Callable[..., Any]:
-            def update(step: Any, *given: Any) -> Any:
-                self._left = iter(self.paths)
-                return sound(step, *given)
-
-            return update
-
-        self.patches.wrap(Engine, "_make_state", made)
-        self.patches.wrap(Step, "_update", updated)
 
     def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,12 +70,6 @@ class JaxHooks(Hooks):
 
         self.patches.wrap(Step, "_constrained", make)
 
-    def batches(self, change: Callable[[HostBatches], HostBatches]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda engine, batches, microbatches: sound(engine, change(batches), microbatches)
-
-        self.patches.wrap(Engine, "_placed", make)
-
     def models(self, change: Callable[[Any], None]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
             def make_model(engine: Any) -> Any:
@@ -103,20 +80,6 @@ class JaxHooks(Hooks):
             return make_model
 
         self.patches.wrap(Engine, "_make_model", make)
-
-    def first_steps(self, change: Callable[[int], int]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda engine, batches, first, *given: sound(engine, batches, change(first), *given)
-
-        self.patches.wrap(Engine, "train_steps", make)
-
-    def seeds(self, change: Callable[[int], int]) -> None:
-        def make(sound: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda factory, config, data, seed, *given, **named: sound(
-                factory, config, data, change(seed), *given, **named
-            )
-
-        self.patches.wrap(Keras3Factory, "__init__", make)
 
     def scaled(self) -> None:
         # Behind the numbers that a call takes; they are read where a round's arrays are.
