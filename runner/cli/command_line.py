@@ -82,7 +82,7 @@ def _value(name: str, value: str | None) -> str:
 
 
 def _free_names(overrides: Sequence[str]) -> Iterator[str]:
-    """Lets a command line name a mesh's axes and a run's tags freely; Hydra takes a new key for a slip.
+    """Lets a command line name a mesh's axes and a run's tags freely; Hydra takes a new key for a mistake.
 
     Yields:
       `mesh.axes={...}` as what replaces the axes, `mesh.axes.model=2` as what sets or adds one.

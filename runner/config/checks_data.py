@@ -42,8 +42,7 @@ def check(config: DatasetConfig) -> None:
             mend="write dataset.name=emnist/letters",
         )
     positive("dataset.batch_size", config.batch_size)
-    if config.eval_batch_size is not None:
-        positive("dataset.eval_batch_size", config.eval_batch_size)
+    positive("dataset.eval_batch_size", config.eval_batch_size)
     one_of("dataset.remainder", config.remainder, ("drop", "pad"))
     positive("dataset.prefetch", config.prefetch)
     _check_splits(config)

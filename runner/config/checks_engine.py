@@ -29,10 +29,9 @@ def check(config: RunConfig) -> None:
 def _check_keys(config: EngineConfig) -> None:
     """Refuses keys of the other engines; at their defaults they stand in no option's file, but in the schema."""
     key, threads = "engine.intra_op_threads", config.intra_op_threads
-    if threads is not None:
-        positive(key, threads)
-        if threads > _MOST_THREADS:
-            raise refuse(key, threads, allowed=f"at most {_MOST_THREADS}", mend=f"leave {key} out")
+    positive(key, threads)
+    if threads is not None and threads > _MOST_THREADS:
+        raise refuse(key, threads, allowed=f"at most {_MOST_THREADS}", mend=f"leave {key} out")
     own = ENGINES[config.name].keys
     for entry_name, entry in ENGINES.items():
         for other in changed(config, [key for key in entry.keys if key not in own]):

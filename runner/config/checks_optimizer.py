@@ -36,7 +36,7 @@ def check(config: OptimizerConfig) -> None:
     for key in ("frozen_step", "reread_slots"):
         if getattr(config, key) and config.name != "adam":
             raise refuse(
-                f"optimizer.{key}", True, allowed="a slip of an Adam, for optimizer=adam", mend=f"leave {key} out"
+                f"optimizer.{key}", True, allowed="a bug of an Adam, for optimizer=adam", mend=f"leave {key} out"
             )
     if config.nesterov and not config.momentum:
         raise refuse(
@@ -53,14 +53,15 @@ def check(config: OptimizerConfig) -> None:
 def _check_rule_keys(config: OptimizerConfig) -> None:
     used = RULE_KEYS[config.name]
     for key in sorted(set().union(*RULE_KEYS.values())):
-        if getattr(config, key) is not None and key not in used:
+        value = getattr(config, key)
+        if value is not None and key not in used:
             raise refuse(
                 f"optimizer.{key}",
-                getattr(config, key),
+                value,
                 allowed=f"optimizer.name={config.name} has {', '.join(used)}",
                 mend=f"leave {key} out or choose an optimizer that has it",
             )
-        if getattr(config, key) is None and key in used:
+        if value is None and key in used:
             raise refuse(
                 f"optimizer.{key}",
                 None,
@@ -88,8 +89,7 @@ def _check_schedule(config: ScheduleConfig) -> None:
         raise refuse(
             f"{_KEY}.warmup_steps", config.warmup_steps, allowed="0 or more", mend=f"set {_KEY}.warmup_steps=0"
         )
-    if config.decay_steps is not None:
-        positive(f"{_KEY}.decay_steps", config.decay_steps)
+    positive(f"{_KEY}.decay_steps", config.decay_steps)
     within(f"{_KEY}.decay_rate", config.decay_rate, 0.0, math.inf, open_low=True)
     within(f"{_KEY}.final_factor", config.final_factor, 0.0, math.inf)
     _check_schedule_keys(config)

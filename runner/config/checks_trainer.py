@@ -11,6 +11,7 @@ from runner.config.errors import refuse
 from runner.config.schema_trainer import TrainerConfig
 from runner.metrics import AUTO, default, evaluated
 
+_COUNTS = ("epochs", "evaluate_every", "log_every_steps", "accumulate_steps", "steps_per_call", "limit_eval_batches")
 _LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
 
 
@@ -24,17 +25,15 @@ def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
     Raises:
       ConfigError: the first thing found that cannot work.
     """
-    for key in ("epochs", "evaluate_every", "log_every_steps", "accumulate_steps"):
+    for key in (*_COUNTS, *_LENGTHS):
         positive(f"trainer.{key}", getattr(config, key))
-    for key in (*_LENGTHS, "steps_per_call", "limit_eval_batches"):
-        if getattr(config, key) is not None:
-            positive(f"trainer.{key}", getattr(config, key))
     if not 0 <= config.seed < 2**31:
         raise refuse("trainer.seed", config.seed, allowed="0 to 2147483647", mend="set trainer.seed=1337")
     one_of("trainer.progress", config.progress, ("auto", "bar", "lines", "none"))
     _check_lengths(config)
     _check_checkpoint(config)
-    _check_early_stopping(config)
+    positive("trainer.early_stopping.patience", config.early_stopping.patience)
+    within("trainer.early_stopping.min_delta", config.early_stopping.min_delta, 0.0, math.inf)
     with_metrics(config, directions)
     one_of("trainer.eval_mean", config.eval_mean, ("examples", "batches"))
     _check_on_nan(config)
@@ -60,8 +59,7 @@ def _check_checkpoint(config: TrainerConfig) -> None:
     checkpoint, key = config.checkpoint, "trainer.checkpoint"
     positive(f"{key}.keep", checkpoint.keep)
     folder(f"{key}.folder", checkpoint.folder)
-    if checkpoint.every_steps is not None:
-        positive(f"{key}.every_steps", checkpoint.every_steps)
+    positive(f"{key}.every_steps", checkpoint.every_steps)
     within(f"{key}.every_minutes", checkpoint.every_minutes, 0.0, math.inf, open_low=True)
 
 
@@ -90,17 +88,8 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> Traine
             allowed=f"the metric of the best checkpoint, and trainer.checkpoint.best={best or 'null'}",
             mend=f"set trainer.checkpoint.best={stops_by}",
         )
-    return replace(
-        config,
-        early_stopping=replace(early, metric=stops_by),
-        checkpoint=replace(config.checkpoint, best=best),
-    )
-
-
-def _check_early_stopping(config: TrainerConfig) -> None:
-    early, key = config.early_stopping, "trainer.early_stopping"
-    positive(f"{key}.patience", early.patience)
-    within(f"{key}.min_delta", early.min_delta, 0.0, math.inf)
+    checkpoint = replace(config.checkpoint, best=best)
+    return replace(config, early_stopping=replace(early, metric=stops_by), checkpoint=checkpoint)
 
 
 def _check_on_nan(config: TrainerConfig) -> None:

@@ -21,9 +21,9 @@ def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
         raise refuse(key, value, allowed=f"one of {', '.join(allowed)}", mend=did_you_mean(value, list(allowed)))
 
 
-def positive(key: str, value: int) -> None:
-    """Raises ConfigError for a number below 1."""
-    if value < 1:
+def positive(key: str, value: int | None) -> None:
+    """Raises ConfigError for a number below 1; null passes."""
+    if value is not None and value < 1:
         raise refuse(key, value, allowed="a whole number of at least 1", mend=f"set {key}=1 or more")
 
 

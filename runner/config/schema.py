@@ -172,8 +172,8 @@ class OptimizerConfig:
 
     Attributes:
       name: `adam`, `adamw`, `sgd` or `rmsprop`.
-      frozen_step: a slip to be copied: Adam's bias correction stays at step 1, as where a Python number is traced.
-      reread_slots: a slip to be copied: Adam's moments are assigned and read back in one step, as stock optimizers do;
+      frozen_step: reproduces a bug: Adam's bias correction stays at step 1, as where a Python number is traced.
+      reread_slots: reproduces a bug: Adam's moments are assigned and read back in one step, as stock optimizers do;
         with `engine.combine_all_reduces` DTensor then gives those of the step before, on more than one device.
     """
 

@@ -49,14 +49,14 @@ def build(
         raise ValueError(f"model.patch={patch} must divide the image's height and width, {height} and {width}")
     if dim % heads:
         raise ValueError(f"model.heads={heads} must divide model.dim={dim}")
-    layers, parts = keras.layers, _layers(keras)
-    x = parts.patches(patch, name="cut")(image)
+    layers, (patches, position, mix) = keras.layers, _layers(keras)
+    x = patches(patch, name="cut")(image)
     x = layers.Dense(dim, name="patches")(x)
-    x = parts.position(name="position")(x)
+    x = position(name="position")(x)
     for index in range(depth):
         name = f"block_{index}."
         y = layers.LayerNormalization(epsilon=1e-6, name=f"{name}norm1")(x)
-        y = _attention(layers, parts, y, dim, heads, f"{name}attention.")
+        y = _attention(layers, mix, y, dim, heads, f"{name}attention.")
         x = layers.Add(name=f"{name}add1")([x, layers.Dropout(dropout, name=f"{name}dropout1")(y)])
         y = layers.LayerNormalization(epsilon=1e-6, name=f"{name}norm2")(x)
         y = layers.Dense(mlp, activation="gelu", name=f"{name}mlp.up")(y)
@@ -67,7 +67,7 @@ def build(
     return keras.Model(taken, layers.Dense(num_classes, name="head")(beside(x)), name="vit")
 
 
-def _attention(layers: Any, parts: Any, x_btd: Any, dim: int, heads: int, name: str) -> Any:
+def _attention(layers: Any, mix: Any, x_btd: Any, dim: int, heads: int, name: str) -> Any:
     """Multi-head self-attention: projections to heads, mixing of the tokens, projection back."""
     queries, keys, values = (
         layers.EinsumDense(
@@ -75,19 +75,12 @@ def _attention(layers: Any, parts: Any, x_btd: Any, dim: int, heads: int, name: 
         )(x_btd)
         for part in ("query", "key", "value")
     )
-    mixed = parts.mix(name=f"{name}mix")([queries, keys, values])
+    mixed = mix(name=f"{name}mix")([queries, keys, values])
     return layers.EinsumDense("bthk,hkd->btd", output_shape=(None, dim), bias_axes="d", name=f"{name}output")(mixed)
 
 
-class _Parts:
-    """The three layers that Keras has not, as classes of the Keras given."""
-
-    patches: Any
-    position: Any
-    mix: Any
-
-
-def _layers(keras: Any) -> _Parts:
+def _layers(keras: Any) -> tuple[Any, Any, Any]:
+    """Returns the three layers that Keras has not, as classes of the Keras given."""
     tensors = ops.of(keras)
 
     class Patches(keras.layers.Layer):  # type: ignore[misc]
@@ -137,6 +130,4 @@ def _layers(keras: Any) -> _Parts:
             scores = tensors.einsum("bqhk,bshk->bhqs", q * (1.0 / math.sqrt(q.shape[-1])), k)
             return tensors.einsum("bhqs,bshk->bqhk", tensors.softmax(scores), v)
 
-    parts = _Parts()
-    parts.patches, parts.position, parts.mix = Patches, Position, Mix
-    return parts
+    return Patches, Position, Mix
