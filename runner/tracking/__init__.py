@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runner.config.schema import TrackingConfig
 from runner.host.late import late
 from runner.host.paths import project_root
-from runner.tracking.base import NullTracker, Status, Tracker
+from runner.tracking.base import Status, Tracker
 from runner.tracking.location import default_uri
 from runner.tracking.mlflow_import import preload, set_environment
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     start, tracker = late("runner.tracking.start"), late("runner.tracking.tracker")
 
-__all__ = ["NullTracker", "Status", "Tracker", "default_uri", "open_tracker", "preload"]
+__all__ = ["Status", "Tracker", "default_uri", "open_tracker", "preload"]
 
 set_environment()
 
@@ -57,7 +57,7 @@ def open_tracker(
       ValueError: `config.name` is neither `mlflow` nor `none`.
     """
     if config.name == "none":
-        return NullTracker()
+        return Tracker()
     if config.name != "mlflow":
         raise ValueError(f"tracking.name={config.name} is refused: mlflow or none; tracking=mlflow")
     return tracker.start_run(

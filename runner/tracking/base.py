@@ -1,13 +1,15 @@
-"""What a tracker is, and the one that records nothing."""
+"""What records a run, and what adds to a recorded one; by themselves they record nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from runner.tracking.store import Store
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 Example: TypeAlias = "np.ndarray | Mapping[str, np.ndarray]"  # of a model's inputs: one array, or arrays by name
@@ -20,12 +22,16 @@ class Predicts(Protocol):
         """Returns what it predicts for a batch."""
 
 
-class Tracker(Protocol):
-    """Records one run. Nothing but `finish` waits for a server, and no server trouble raises."""
+class Tracker:
+    """Records one run. Nothing but `finish` waits for a server, and no server trouble raises.
 
-    @property
-    def run_id(self) -> str | None:
-        """The run's id; None where nothing is recorded."""
+    This one records nothing (`tracking=none`).
+
+    Attributes:
+      run_id: the run's id; None where nothing is recorded.
+    """
+
+    run_id: str | None = None
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric, stamped with the time of the call.
@@ -74,15 +80,17 @@ class Tracker(Protocol):
         Raises:
           TrackingError: the store can't be read.
         """
+        return {}
 
-    def flush(self, timeout_s: float) -> bool:
+    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - what others wait
         """Waits until everything queued is stored.
 
         Returns:
           False where the time was not enough; what is left is kept and written later.
         """
+        return True
 
-    def finish(self, status: Status) -> bool:
+    def finish(self, status: Status) -> bool:  # noqa: ARG002 - what others store
         """Stores what is left and the run's status; a second call does nothing.
 
         What can't be stored is kept in a file, from where the next run stores it.
@@ -93,43 +101,44 @@ class Tracker(Protocol):
         Returns:
           False where something is lost: neither the store nor any place for such a file took it.
         """
+        return True
 
     def describe(self) -> list[str]:
         """Returns lines that say where the run can be looked at, and what could not be stored."""
+        return []
 
 
-class NullTracker:
-    """Records nothing (`tracking=none`)."""
-
-    run_id: str | None = None
+class Attachment:
+    """A recorded run that more is written to, at once; this one records nothing (`tracking=none`, or not tracked)."""
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Does nothing."""
+        """Stores a point of each metric.
 
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Does nothing."""
+        Raises:
+          TrackingError: the store failed.
+        """
 
-    def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
-        """Does nothing."""
+    def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
+        """Uploads files into a folder of the run's artifacts.
 
-    def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Does nothing."""
+        Raises:
+          TrackingError: the store failed.
+        """
 
-    def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
-        """Does nothing."""
+    def log_model(self, save: Callable[[Store, str], str]) -> str | None:  # noqa: ARG002 - what others call
+        """Stores a model.
 
-    def logged(self) -> dict[str, dict[int, float]]:
-        """Returns no point."""
-        return {}
+        Args:
+          save: (store, run id) -> the model's URI.
 
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - the protocol's
-        """Has nothing to wait for."""
-        return True
+        Returns:
+          The URI; None where nothing is recorded.
 
-    def finish(self, status: Status) -> bool:  # noqa: ARG002 - the protocol's
-        """Has nothing to lose."""
-        return True
+        Raises:
+          TrackingError: the store failed.
+        """
+        return None
 
     def describe(self) -> list[str]:
-        """Returns no line."""
+        """Returns lines that say where the run can be looked at."""
         return []

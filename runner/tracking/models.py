@@ -7,17 +7,12 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 import mlflow
 from mlflow.models import Model, infer_signature
 
 from runner.tracking.base import Example, Predicts
 from runner.tracking.store import Store
-
-if TYPE_CHECKING:
-    pass
-
 
 _ROWS = 8  # of the example that the signature is taken from
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import getpass
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import Param
@@ -24,7 +22,6 @@ from runner.tracking.store import Store
 
 _PARAMS_A_CALL = 100  # MLflow's limit
 _PARENT_TAG = "mlflow.parentRunId"
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -110,14 +107,9 @@ def _failed(store: Store, what: str, error: Exception) -> TrackingError:
 
 
 def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) -> None:
-    for chunk in _chunks((Param(key, value) for key, value in params.items()), _PARAMS_A_CALL):
-        client.log_batch(run_id, params=chunk, synchronous=True)
-
-
-def _chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
+    entities = [Param(key, value) for key, value in params.items()]
+    for at in range(0, len(entities), _PARAMS_A_CALL):
+        client.log_batch(run_id, params=entities[at : at + _PARAMS_A_CALL], synchronous=True)
 
 
 def _cleaned(tags: Mapping[str, str]) -> dict[str, str]:

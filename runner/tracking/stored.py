@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from runner.config.errors import TrackingError
+from runner.tracking.base import Attachment
 from runner.tracking.location import shown, ui_lines
 from runner.tracking.reason import reason
 from runner.tracking.records import Point, clean_key
@@ -17,8 +18,8 @@ from runner.tracking.send import Sender
 from runner.tracking.store import Store, open_store
 
 
-class StoredRun:
-    """A run in an MLflow store; see `runner.tracking.attach.Attachment`."""
+class StoredRun(Attachment):
+    """A run in an MLflow store."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store, self._run_id = store, run_id
@@ -30,41 +31,34 @@ class StoredRun:
             Point(clean_key(key), value if math.isfinite(value) else math.nan, now, step)
             for key, value in values.items()
         ]
-        self._do(lambda: Sender(self._store.client, self._run_id)([*points], unsure=False))
+        with self._worded():
+            Sender(self._store.client, self._run_id)([*points], unsure=False)
 
     def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
         """Uploads files."""
-        for path in paths:
-            self._do(partial(self._store.client.log_artifact, self._run_id, str(path), folder))
+        with self._worded():
+            for path in paths:
+                self._store.client.log_artifact(self._run_id, str(path), folder)
 
-    def log_model(self, save: Callable[[Store, str], str]) -> str | None:
+    def log_model(self, save: Callable[[Store, str], str]) -> str:
         """Stores a model."""
-        found: list[str] = []
-        self._do(lambda: found.append(save(self._store, self._run_id)))
-        return found[0]
+        with self._worded():
+            return save(self._store, self._run_id)
 
     def describe(self) -> list[str]:
         """Returns where the run can be looked at."""
         return ui_lines(self._store.uri, self._store.experiment_id, self._run_id)
 
-    def _do(self, action: Callable[[], object]) -> None:
+    @contextmanager
+    def _worded(self) -> Iterator[None]:
         try:
-            action()
+            yield
         except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
             raise TrackingError(f"run {self._run_id} can't be added to: {reason(error)}") from error
 
 
 def stored_run(uri: str, experiment: str, run_id: str) -> StoredRun:
-    """Opens a recorded run; see `runner.tracking.attach.attach`.
-
-    Args:
-      uri: absolute tracking URI.
-      experiment: where the store has none of the run's yet.
-      run_id: the run.
-
-    Raises:
-      TrackingError: the store can't be used, or has no such run.
-    """
+    """Opens a recorded run by its store's absolute URI; see `runner.tracking.attach.attach`."""
     store = open_store(uri, experiment)
     try:
         run = store.client.get_run(run_id)

@@ -35,8 +35,10 @@ _ENDING_ATTEMPTS, _ENDING_DELAY_S = 3, 0.5
 _LATER = "stored at the next start, or by"
 
 
-class MlflowTracker:
+class MlflowTracker(Tracker):
     """Records one run through a background thread; see `Tracker`."""
+
+    run_id: str
 
     def __init__(self, store: Store, run_id: str, *, root: Path, finish_timeout_s: float) -> None:
         """Starts the thread that stores what is logged.
@@ -47,7 +49,7 @@ class MlflowTracker:
           root: the project's folder, in whose outputs a file is written of what could not be stored.
           finish_timeout_s: longest wait of `finish` for a store that is away.
         """
-        self._store, self._run_id = store, run_id
+        self._store, self.run_id = store, run_id
         self._root, self._finish_timeout_s = root, finish_timeout_s
         self._send = Sender(store.client, run_id)
         self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
@@ -57,11 +59,6 @@ class MlflowTracker:
         self._finished = False
         self._notes: list[str] = []
         atexit.register(self.finish, "FAILED")  # a program that ends without a word did not finish
-
-    @property
-    def run_id(self) -> str | None:
-        """The run's id."""
-        return self._run_id
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric; see `Tracker`."""
@@ -89,7 +86,7 @@ class MlflowTracker:
         """Stores a model at once; see `Tracker`."""
         self.flush(self._finish_timeout_s)  # the model shows the metrics of its step
         try:
-            models.log_keras_model(self._store, self._run_id, model, input_example, name=name, step=self._last_step)
+            models.log_keras_model(self._store, self.run_id, model, input_example, name=name, step=self._last_step)
         except Exception as error:  # a trained run is worth more than its model's entry
             warn(f"the model is not logged: {reason(error)}")
 
@@ -97,10 +94,10 @@ class MlflowTracker:
         """Returns the points that are stored; see `Tracker`."""
         client = self._store.client
         try:
-            keys = client.get_run(self._run_id).data.metrics
-            return {key: {m.step: m.value for m in client.get_metric_history(self._run_id, key)} for key in keys}
+            keys = client.get_run(self.run_id).data.metrics
+            return {key: {m.step: m.value for m in client.get_metric_history(self.run_id, key)} for key in keys}
         except Exception as error:
-            raise TrackingError(f"the points of run {self._run_id} can't be read: {reason(error)}") from error
+            raise TrackingError(f"the points of run {self.run_id} can't be read: {reason(error)}") from error
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything queued is stored; see `Tracker`."""
@@ -131,7 +128,7 @@ class MlflowTracker:
 
     def describe(self) -> list[str]:
         """Returns where the run can be looked at, and what could not be stored."""
-        return [*ui_lines(self._store.uri, self._store.experiment_id, self._run_id), *self._notes]
+        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id), *self._notes]
 
     def _point(self, key: str, value: float, now: int, step: int) -> Point:
         name = self._names.get(key)
@@ -166,9 +163,9 @@ class MlflowTracker:
         """Writes records to a file that the next run finds; returns whether that worked."""
         if not records:
             return True
-        name, kept = f"{self._run_id}.{suffix}", True
+        name, kept = f"{self.run_id}.{suffix}", True
         try:
-            path = unsent.write_somewhere(self._root, name, self._store.uri, self._run_id, records)
+            path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records)
         except TrackingError as error:
             kept = False
             note = f"{len(records)} records are lost: the store is away, and {error}"
@@ -187,21 +184,7 @@ def start_run(
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
-    """Starts or resumes a run; see `runner.tracking.open_tracker`.
-
-    Args:
-      config: the `tracking` group.
-      spec: what the run is recorded with.
-      root: the project's folder.
-      resume_run_id: a run to continue.
-      finish_timeout_s: longest wait of `finish` for a store that is away.
-
-    Returns:
-      The run's tracker.
-
-    Raises:
-      TrackingError: the server or the store cannot be used now; one line.
-    """
+    """Starts or resumes a run; see `runner.tracking.open_tracker`, whose name, params and tags are in `spec`."""
     uri = tracking_uri(config.uri, root)
     store = open_store(uri, config.experiment)
     unsent.replay_all(root, uri, warn)

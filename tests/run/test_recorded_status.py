@@ -9,10 +9,10 @@ from rich.console import Console
 
 from runner.config.errors import EngineError, Interrupted, TrackingError
 from runner.run.record import recorded
-from runner.tracking import NullTracker, Status
+from runner.tracking import Status, Tracker
 
 
-class Seen(NullTracker):
+class Seen(Tracker):
     """Keeps what it is told; `takes` says whether all of it is stored."""
 
     def __init__(self, run_id: str | None, *, takes: bool = True) -> None:

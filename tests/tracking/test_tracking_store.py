@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 
 from runner.config.errors import TrackingError
 from runner.config.schema import TrackingConfig
-from runner.tracking import NullTracker, open_tracker, unsent
+from runner.tracking import Tracker, open_tracker, unsent
 
 
 def _client(uri):
@@ -197,7 +197,7 @@ def test_an_artifact_that_is_not_there_costs_nothing_else(opener, uri):
 
 def test_none_records_nothing(tmp_path):
     tracker = open_tracker(TrackingConfig(name="none"), run_name="x", params={}, tags={}, root=tmp_path)
-    assert isinstance(tracker, NullTracker)
+    assert type(tracker) is Tracker
     tracker.log_metrics(1, {"loss": 1.0})
     tracker.finish("FINISHED")
     assert tracker.describe() == []

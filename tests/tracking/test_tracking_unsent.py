@@ -15,7 +15,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from runner.config.errors import Interrupted, TrackingError
 from runner.run.train import recorded
-from runner.tracking import NullTracker, Status, places, unsent
+from runner.tracking import Status, Tracker, places, unsent
 from runner.tracking.records import Point, Record
 from runner.tracking.send import may_pass
 from tests.tracking.conftest import Opener
@@ -220,7 +220,7 @@ def test_a_file_that_is_not_there_is_a_line_and_no_record(
     assert places.files(tmp_path) == []
 
 
-class Losing(NullTracker):
+class Losing(Tracker):
     """Can't keep what it is given."""
 
     def finish(self, status: Status) -> bool:

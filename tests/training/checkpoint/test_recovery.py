@@ -16,7 +16,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import EarlyStoppingConfig, RunConfig
 from runner.data.base import Dataset, Encoding
 from runner.evaluate.saved import open_saved
-from runner.tracking import NullTracker, process
+from runner.tracking import Tracker, process
 from runner.training.checkpoint import arguments, best, files, recovery, resume, runs, storage
 from runner.training.checkpoint.storage import Checkpoint
 from tests.data.conftest import python
@@ -113,7 +113,7 @@ def test_going_on_from_the_last_says_nothing(folder: Path, held: ExitStack) -> N
     assert previous(held, resume=str(folder)).says() == []
 
 
-class Tracked(NullTracker):
+class Tracked(Tracker):
     """A tracker whose tags are seen."""
 
     def __init__(self, run_id: str | None) -> None:

@@ -16,7 +16,7 @@ from runner.config.errors import ConfigError, EngineError, Interrupted
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.engine.base import Engine
 from runner.host.signals import StopRequest
-from runner.tracking import NullTracker
+from runner.tracking import Tracker
 from runner.training import loop, stopping
 from runner.training.checkpoint import best as best_record
 from runner.training.checkpoint import lineage, storage
@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Store(NullTracker):
+class Store(Tracker):
     """Keeps points as a tracking store does, and dies at a given point."""
 
     points: list[tuple[str, int, float]] = field(default_factory=list)
