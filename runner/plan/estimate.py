@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
@@ -93,6 +93,17 @@ class PlacedModel:
         """Returns a spec with null for each axis that does not divide its dim."""
         return tuple(a if a and dim % self.axes[a] == 0 else None for dim, a in zip(shape, spec, strict=True))
 
+    def line(self, output: LayerOutput) -> Iterator[LayerOutput]:
+        """Yields an output, what its layer takes first, what that is made of, and so on, as far as that is known."""
+        seen = set[str]()
+        while True:
+            yield output
+            before = output.inputs[0].layer if output.inputs else ""
+            if before in seen or before not in self.by_layer:
+                return
+            seen.add(before)
+            output = self.by_layer[before]
+
     def is_trained_before(self, output: LayerOutput) -> bool:
         """Tells whether a layer's inputs depend on trained variables, so that it computes their gradient."""
         if not output.inputs or any(not each.layer for each in output.inputs):  # not known: all but the first layer
@@ -145,15 +156,14 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
       The entries of the model's input that it is made of by layers that keep the rank; None where there is none such,
       as of tokens that are made of an image, or of heads that are made of tokens.
     """
-    rank = len(output.shape)
-    taken = output.inputs[0] if output.inputs else LayerInput("", ())
-    spec = input_of(model, taken)
-    if spec is not None:
-        return spec[1:-1] if len(spec) == rank else None
-    if taken.layer in model.by_layer:
-        before = model.by_layer[taken.layer]
-        return inner_spec(model, before) if len(before.shape) == rank else None
-    if "Dense" in output.kind or "Attention" in output.kind:
+    rank, made = len(output.shape), output
+    for made in model.line(output):
+        if len(made.shape) != rank:
+            return None
+        spec = input_of(model, made.inputs[0]) if made.inputs else None
+        if spec is not None:
+            return spec[1:-1] if len(spec) == rank else None
+    if "Dense" in made.kind or "Attention" in made.kind:
         return None
     # The engine does not tell what the layer takes: an input of the same rank, where there is one.
     return next((spec[1:-1] for spec in model.inputs.values() if 2 < rank == len(spec)), None)
@@ -161,16 +171,16 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     """Returns how a layer's output is split: columns as its kernel's, all else as its input's."""
-    taken, rank = output.inputs[:1], len(output.shape)
-    kernels = model.kernels(output.layer)
-    if not kernels and taken and taken[0].shape == output.shape and taken[0].layer in model.by_layer:
-        return output_spec(model, model.by_layer[taken[0].layer])
-    spec: list[str | None] = [model.batch_axis, *[None] * (rank - 1)]
-    spec[1:-1] = inner_spec(model, output) or spec[1:-1]
-    for kernel in kernels:
-        count = features(output, kernel)
+    made = output
+    for made in model.line(output):
+        if model.kernels(made.layer) or not made.inputs or made.inputs[0].shape != made.shape:
+            break
+    spec: list[str | None] = [model.batch_axis, *[None] * (len(made.shape) - 1)]
+    spec[1:-1] = inner_spec(model, made) or spec[1:-1]
+    for kernel in model.kernels(made.layer):
+        count = features(made, kernel)
         spec[-count:] = model.used_spec(kernel)[-count:]
-    return model.fitting(output.shape, spec)
+    return model.fitting(made.shape, spec)
 
 
 def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
@@ -179,7 +189,7 @@ def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
 
 
 def flops(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns a device's operations in a layer for one training model.
+    """Returns a device's operations in a layer for one call of the model in training.
 
     Two an entry of a kernel and a position of the output (a multiplication and an addition), for the output, for the
     kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalisation and

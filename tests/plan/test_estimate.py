@@ -77,6 +77,16 @@ def test_heads_split_the_work_of_attention() -> None:
     assert estimate.output_bytes(step, query, 4) == 64 * 16 * 4 * 8 * 4 // 8
 
 
+def test_a_model_may_have_more_layers_than_calls_may_be_nested() -> None:
+    axes, shape = {"batch": 4, "height": 2}, (64, 28, 28, 3)
+    before = [LayerInput(INPUTS, shape), *(LayerInput(f"layer_{index}", shape) for index in range(3000))]
+    outputs = [LayerOutput(f"layer_{i}", "ReLU", shape, "float32", (taken,)) for i, taken in enumerate(before)]
+    image = {"image": ("batch", "height", None, None)}
+    model = estimate.PlacedModel({}, set(), outputs, axes, image, {})
+    assert estimate.output_spec(model, outputs[-1]) == ("batch", "height", None, None)
+    assert estimate.inner_spec(model, outputs[-1]) == ("height", None)
+
+
 def test_a_convolution_works_at_every_position_of_its_output_and_is_split_by_height() -> None:
     kernel = Placement("c/kernel", (3, 3, 8, 16), (None,) * 4, None)
     output = LayerOutput("c", "Conv2D", (8, 28, 28, 16), "float32")
