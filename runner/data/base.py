@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,8 @@ Batch = Mapping[str, Array]
 WEIGHT = "weight"  # float32 (B,): 1 an example, 0 padding; the only way in which padding is told
 ROW = "row"  # int32 (B,): where the example is in a split whose arrays an engine keeps on its devices
 RESERVED = (WEIGHT, ROW)  # names that no array of a dataset may have
+TARGETS = ("label", "labels", "target", "y")  # the first there is predicted where no config names a target
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,28 @@ class ArraySource:
             name: array[there][back] if isinstance(array, np.memmap) else array[rows]
             for name, array in self.arrays.items()
         }
+
+
+def empty(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]:
+    """Returns arrays (count, *shape) by name, to be filled."""
+    return {name: np.empty((count, *spec.shape), spec.dtype) for name, spec in specs.items()}
+
+
+def stacked(
+    specs: Mapping[str, ArraySpec], rows: Rows, example: Callable[[int], Mapping[str, Array]]
+) -> dict[str, Array]:
+    """Returns the arrays (len(rows), *shape) of examples that are made one at a time."""
+    made = empty(specs, len(rows))
+    for place, row in enumerate(rows):
+        for name, array in example(int(row)).items():
+            made[name][place] = array
+    return made
+
+
+def in_order(splits: Iterable[str]) -> list[str]:
+    """Returns names of splits, train, validation and test before all others."""
+    names = list(splits)
+    return sorted(names, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,24 +43,82 @@ class Words:
 
 
 Column = Array | Words
+Value = TypeVar("Value")
+
+
+def cleaned(text: str) -> str:
+    """Returns a name as the config and every library take it: signs that no name has become `_`."""
+    name = re.sub(r"\W+", "_", text.strip()).strip("_")
+    return f"_{name}" if name[:1].isdigit() else name
 
 
 def name_of(text: str, where: str) -> str:
-    """Returns a column's or an array's name as the config and every library take it.
+    """Returns a column's or an array's name, see `cleaned`.
 
     Args:
-      text: as the user wrote it; signs that no name has become `_`.
+      text: as the user wrote it.
       where: the file, for the error.
 
     Raises:
       DataError: nothing is left of it, or it is one of the runner's own names.
     """
-    name = re.sub(r"\W+", "_", text.strip()).strip("_")
+    name = cleaned(text)
     if not name:
-        raise DataError(f"{where}: a column has the name {text!r}; give it one of letters and digits")
+        raise DataError(
+            f"{where}: a column has the name {text!r}; give it one of letters and digits (an index that "
+            "pandas wrote has none: index=False leaves it out)"
+        )
     if name in RESERVED:
         raise DataError(f"{where}: {name!r} is a name of the runner's own; rename that array or column")
-    return f"_{name}" if name[0].isdigit() else name
+    return name
+
+
+def by_name(columns: Iterable[tuple[object, Value]], where: str) -> dict[str, Value]:
+    """Returns columns by their names, see `name_of`.
+
+    Raises:
+      DataError: two have the same one, or one can't be used.
+    """
+    found: dict[str, Value] = {}
+    for text, column in columns:
+        name = name_of(str(text), where)
+        if name in found:
+            raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
+        found[name] = column
+    return found
+
+
+def as_column(place: str, array: Array) -> Column:
+    """Returns an array, words numbered.
+
+    Raises:
+      DataError: it is a single value, or has words in several dims, or a word is missing.
+    """
+    if array.ndim == 0:
+        raise DataError(f"{place} is a single value; an array needs one entry an example, (N, ...)")
+    if array.dtype.kind not in "US":
+        return array
+    if array.ndim > 1:
+        raise DataError(f"{place} holds words in {array.ndim} dims; one word an example is needed")
+    values, codes = np.unique(array.astype(np.str_), return_inverse=True)
+    return words(place, [str(value) for value in values], codes)
+
+
+def words(place: str, values: Sequence[str], codes: Array) -> Words:
+    """Returns a column of words; see `Words`.
+
+    Raises:
+      DataError: one is missing.
+    """
+    empty = [number for number, value in enumerate(values) if not value.strip()]
+    if empty:
+        raise missing(place, int(np.flatnonzero(np.isin(codes, empty))[0]))
+    return Words(values, codes)
+
+
+def missing(place: str, row: int, what: str = " is missing") -> DataError:
+    """Returns the error of a value that is not there, `row` from 0."""
+    return DataError(f"{place}: row {row + 1}{what}; fill it in or leave that row out")
 
 
 def shown(names: Sequence[str]) -> str:
@@ -105,7 +164,10 @@ def encode(
         for name in [*splits[first], *splits[split]]:
             if (name in splits[first]) != (name in splits[split]):
                 has, lacks = (first, split) if name in splits[first] else (split, first)
-                raise DataError(f"{where[lacks]} has no {name!r}, which {where[has]} has; all splits need the same")
+                raise DataError(
+                    f"{where[lacks]} has no {name!r}, which {where[has]} has; all splits need the same, so "
+                    "leave it out of both or give it to both"
+                )
     categories: dict[str, tuple[str, ...]] = {}
     for name in splits[first]:
         columns = {split: splits[split][name] for split in splits}
@@ -187,7 +249,7 @@ def _check_finite(place: str, values: Array) -> None:
             value = values[(start + row, *rest)]
             column = f", column {rest[0]}" if len(rest) == 1 else (f", entry {[int(i) for i in rest]}" if rest else "")
             what = "is missing (NaN)" if np.isnan(value) else f"is {value}, which is beyond float32"
-            raise DataError(f"{place}: row {start + row + 1}{column} {what}; fill it in or leave that row out")
+            raise missing(place, start + row, f"{column} {what}")
 
 
 def _categories(
@@ -204,7 +266,7 @@ def _categories(
     if encoding is not None and name in encoding.categories:
         return tuple(encoding.categories[name])
     place = f"{next(iter(where.values()))}, {name}"
-    readable = [word for word in words if _is_number(word)]
+    readable = [word for word in words if is_number(word)]
     if readable and len(readable) < len(words):
         split, row, word = _first_word(columns)
         raise DataError(f"{where[split]}, {name}: row {row} holds {word!r} and others numbers; mend it or that column")
@@ -216,7 +278,8 @@ def _categories(
     return tuple(sorted(words))
 
 
-def _is_number(word: str) -> bool:
+def is_number(word: str) -> bool:
+    """Tells whether a text reads as a number."""
     try:
         float(word)
     except ValueError:
@@ -229,7 +292,7 @@ def _first_word(columns: Mapping[str, Column]) -> tuple[str, int, str]:
     for split, column in columns.items():
         assert isinstance(column, Words)
         for row, code in enumerate(column.codes):
-            if not _is_number(column.values[code]):
+            if not is_number(column.values[code]):
                 return split, row + 1, column.values[code]
     raise AssertionError("there is one")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.lib.npyio import NpzFile
 
 from runner.config.errors import DataError
 from runner.data.base import Array
-from runner.data.encode import Column, Words, name_of
+from runner.data.encode import Column, as_column, by_name, cleaned, is_number, missing, words
 
 _LARGEST_BLOCK = 1 << 30  # bytes of a .csv by which its columns' types are told
 _SMALLEST_BLOCK = 1 << 20
-_MISSING = "fill it in or leave that row out"
+_BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 
 
 def read(path: Path, wanted: Sequence[str] | None = None) -> dict[str, Column]:
@@ -34,40 +36,39 @@ def read(path: Path, wanted: Sequence[str] | None = None) -> dict[str, Column]:
     Raises:
       DataError: it can't be read, holds Python objects, or a value is missing; names the file, row and column.
     """
+    kind = path.suffix.lower()
     try:
-        if path.suffix.lower() == ".npy":
-            columns: dict[str, Column] = {path.stem: _array(path, np.load(path, mmap_mode="r", allow_pickle=False))}
-        elif path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
+        if kind == ".npy":
+            columns = [(path.stem, _stored(path, np.load(path, mmap_mode="r", allow_pickle=False)))]
+        elif kind == ".npz":
+            with _archive(path) as archive:
                 taken = [name for name in archive.files if _takes(wanted, name)]
-                columns = {name: _array(f"{path}, {name}", archive[name]) for name in taken}
+                columns = [(name, _stored(f"{path}, {name}", archive[name])) for name in taken]
         else:
             columns = _table(path, wanted)
-    except (OSError, ValueError, EOFError, pa.ArrowException) as error:
+    except _BROKEN as error:
         raise DataError(f"{path} can't be read: {_reason(error)}") from error
-    found: dict[str, Column] = {}
-    for text, column in columns.items():
-        name = name_of(text, str(path))
-        if not _takes(wanted, text):
-            continue
-        if name in found:
-            raise DataError(f"{path}: two columns are called {name!r}; rename one of them")
-        found[name] = column
-    return found
+    return by_name((one for one in columns if _takes(wanted, one[0])), str(path))
 
 
 def names(path: Path) -> list[str]:
-    """Returns the names of what a file holds, as they become."""
-    if path.suffix.lower() == ".npy":
-        return [name_of(path.stem, str(path))]
-    if path.suffix.lower() == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            return [name_of(name, str(path)) for name in archive.files]
-    return [name_of(name, str(path)) for name in _header(path)]
+    """Returns the names of what a file that can be read holds, as they become."""
+    kind = path.suffix.lower()
+    if kind == ".npy":
+        found = [path.stem]
+    elif kind == ".npz":
+        with _archive(path) as archive:
+            found = list(archive.files)
+    elif kind == ".parquet":
+        found = pyarrow.parquet.read_schema(path).names
+    else:
+        with pyarrow.csv.open_csv(path) as reader:
+            found = reader.schema.names
+    return [cleaned(name) for name in found]
 
 
 def _takes(wanted: Sequence[str] | None, text: str) -> bool:
-    return wanted is None or text in wanted or re.sub(r"\W+", "_", text.strip()).strip("_") in wanted
+    return wanted is None or text in wanted or cleaned(text) in map(cleaned, wanted)
 
 
 def _reason(error: Exception) -> str:
@@ -77,70 +78,44 @@ def _reason(error: Exception) -> str:
     return text[:300] or type(error).__name__
 
 
-def _array(where: Path | str, array: Array) -> Column:
-    if array.ndim == 0:
-        raise DataError(f"{where} is a single value; an array needs one entry an example, (N, ...)")
-    if array.dtype.kind not in "US":
-        return array
-    if array.ndim > 1:
-        raise DataError(f"{where} holds words in {array.ndim} dims; one word an example is needed")
-    values, codes = np.unique(array.astype(np.str_), return_inverse=True)
-    _check_words(str(where), [str(value) for value in values], codes)
-    return Words([str(value) for value in values], codes)
+def _archive(path: Path) -> NpzFile:
+    found = np.load(path, allow_pickle=False)
+    if not isinstance(found, NpzFile):
+        raise DataError(f"{path} is no archive of arrays; write it by numpy.savez, or call it .npy")
+    return found
 
 
-def _check_words(place: str, values: Sequence[str], codes: Array) -> None:
-    empty = [number for number, value in enumerate(values) if not value.strip()]
-    if empty:
-        row = int(np.flatnonzero(np.isin(codes, empty))[0])
-        raise DataError(f"{place}: row {row + 1} is missing; {_MISSING}")
+def _stored(where: Path | str, array: object) -> Column:
+    if not isinstance(array, np.ndarray):  # an archive called .npy, or another file in one
+        raise DataError(f"{where} is no array; write it by numpy.save or numpy.savez")
+    return as_column(str(where), array)
 
 
-def _header(path: Path) -> list[str]:
-    if path.suffix.lower() == ".parquet":
-        return [str(name) for name in pyarrow.parquet.read_schema(path).names]
-    with pyarrow.csv.open_csv(path) as reader:
-        return [str(name) for name in reader.schema.names]
-
-
-def _table(path: Path, wanted: Sequence[str] | None) -> dict[str, Column]:
+def _table(path: Path, wanted: Sequence[str] | None) -> list[tuple[str, Column]]:
     if path.suffix.lower() == ".parquet":
         table = pyarrow.parquet.read_table(path)
     else:
         # Types are told by the first block alone, so the first block is all of it.
         size = min(max(path.stat().st_size + 1, _SMALLEST_BLOCK), _LARGEST_BLOCK)
         table = pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=size))
-        if len(table.column_names) > 0 and all(_is_number(name) for name in table.column_names):
+        head = table.column_names
+        if head and all(map(is_number, head)):
             raise DataError(f"{path}: the first line holds numbers, and must name the columns")
+        if len(head) == 1 and (sign := next((one for one in ";\t|" if one in head[0]), "")):
+            raise DataError(f"{path}: {sign!r} stands between its columns; write it with commas")
     if not table.num_rows:
         raise DataError(f"{path} has no examples")
-    columns: dict[str, Column] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if _takes(wanted, name):
-            if name in columns:
-                raise DataError(f"{path}: two columns are called {name!r}; rename one of them")
-            columns[name] = _column(f"{path}, {name}", column)
-    return columns
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    columns = zip(table.column_names, table.columns, strict=True)
+    return [(name, _column(f"{path}, {name}", column)) for name, column in columns if _takes(wanted, name)]
 
 
 def _column(place: str, column: pa.ChunkedArray) -> Column:
     kind = column.type
     if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise DataError(f"{place}: row {row + 1} is missing; {_MISSING}")
+        raise missing(place, int(np.flatnonzero(column.is_null().to_numpy())[0]))
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         encoded = pc.dictionary_encode(column.cast(pa.string())).combine_chunks()
-        values, codes = [str(one) for one in encoded.dictionary.to_pylist()], encoded.indices.to_numpy()
-        _check_words(place, values, codes)
-        return Words(values, codes)
+        return words(place, [str(one) for one in encoded.dictionary.to_pylist()], encoded.indices.to_numpy())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _vectors(place, column)
     if pa.types.is_decimal(kind):

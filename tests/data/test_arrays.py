@@ -124,6 +124,9 @@ def test_numbers_that_are_whole_in_one_split_and_not_in_the_other_are_float_in_b
 def test_columns_are_chosen_by_name_and_what_is_left_out_may_hold_anything() -> None:
     Path("a.csv").write_text("id,day,a b,n\nx1,2020-01-01,1,\nx2,2020-01-02,2,\n")
     assert read("a.csv", features=["a b"])["a_b"].tolist() == [1, 2]
+    Path("years.csv").write_text("2020,note,b\n1,x;y,3\n2,,4\n")
+    for name in ("2020", "_2020"):
+        assert {key: array.tolist() for key, array in read("years.csv", features=[name]).items()} == {"_2020": [1, 2]}
     with pytest.raises(ConfigError, match=r"dataset\.features=a_c is refused: .* id, day, a_b, n; did you mean a_b"):
         opened("a.csv", features=["a_c"])
 
@@ -159,6 +162,8 @@ BAD = {
     "infinite.csv": ("n\n1\ninf\n", "infinite.csv, n: row 2 is inf"),
     "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
     "alike.csv": ("n 1,n(1)\n1,2\n", "two columns are called 'n_1'"),
+    "unnamed.csv": (",n\n0,1\n", "unnamed.csv: a column has the name ''; give it one of letters and digits"),
+    "semicolons.csv": ("a;b\n1;2\n", "semicolons.csv: ';' stands between its columns; write it with commas"),
     "none.csv": ("a,b\n", "none.csv has no examples"),
     "weight.csv": ("weight\n1\n", "'weight' is a name of the runner's own"),
     "text.csv": ("t\n" + "\n".join(f"word{row}" for row in range(30)), "30 different words in 30 rows, which is text"),
@@ -193,6 +198,34 @@ def test_what_an_archive_should_not_hold_is_told_with_its_place(name: str) -> No
     np.savez(f"{name}.npz", **arrays)
     with pytest.raises(DataError, match=said):
         opened(f"{name}.npz")
+
+
+def test_a_file_that_is_cut_short_or_of_another_kind_is_told() -> None:
+    np.savez("whole.npz", a=np.arange(1000))
+    whole = Path("whole.npz").read_bytes()
+    np.save("array.npy", np.arange(3))
+    for name, content, said in (
+        ("short.npz", whole[:-100], "short.npz can't be read: File is not a zip file"),
+        ("damaged.npz", whole[:200] + bytes(50) + whole[250:], "damaged.npz can't be read: Bad CRC-32"),
+        ("array.npz", Path("array.npy").read_bytes(), "array.npz is no archive of arrays; write it by numpy.savez"),
+        ("archive.npy", whole, "archive.npy is no array; write it by numpy.save"),
+        ("nothing.npz", b"", "nothing.npz can't be read: No data left in file"),
+        ("nothing.csv", b"", "nothing.csv can't be read: Empty CSV file"),
+        ("nothing.parquet", b"", "nothing.parquet can't be read: "),
+    ):
+        Path(name).write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            opened(name)
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_two_names_of_one_split_are_refused() -> None:
+    Path("data").mkdir()
+    for name in ("train", "val", "validation"):
+        Path(f"data/{name}.csv").write_text("n\n1\n")
+    with pytest.raises(DataError, match="has two of validation, val and valid, which mean one; drop one"):
+        opened("data")
 
 
 def test_python_objects_in_a_file_are_refused_and_not_unpickled(tmp_path: Path) -> None:

@@ -78,6 +78,31 @@ def unequal():
 def number():
     return 3
 
+def pair():
+    return np.ones((4, 2)), np.ones(4)
+
+def frame():
+    import pandas
+    return pandas.DataFrame({"x": np.ones(20), "label": table()["label"]})
+
+def columns():
+    return {name: column for name, column in frame().items()}
+
+def nothing_in_it():
+    return {"x": np.ones(3), "label": None}
+
+def lists():
+    return {"train": [({"x": row}, row % 2) for row in range(6)], "test": [{"x": 1, "label": 0}]}
+
+def alike():
+    return {"a b": np.ones(3), "a_b": np.ones(3)}
+
+def empty_word():
+    return {"x": np.ones(3), "label": ["yes", "", "no"]}
+
+def objects():
+    return {"x": np.array([1.0, "a", None], object)}
+
 def raising():
     raise OSError("no disk")
 """
@@ -147,6 +172,15 @@ def test_splits_come_by_name(inside: str) -> None:
     assert (tables.train.size, tables.validation, tables.test.size) == (20, None, 4)
 
 
+def test_lists_of_examples_come_by_split_and_the_columns_of_a_table_of_pandas_by_name(inside: str) -> None:
+    data = opened(inside, "lists", test=None)
+    assert (data.train.size, data.test.size) == (6, 1)
+    assert data.train.read(np.array([3]))["x"].tolist() == [3]
+    table = opened(inside, "columns")
+    assert table.specs["label"].names == ("no", "yes")
+    assert table.specs["x"].shape == ()
+
+
 def test_an_object_without_splits_is_parted_and_every_example_is_in_one_part(inside: str) -> None:
     data = opened(inside, "Pairs", test=None, holdout=0.25)
     assert data.validation is not None
@@ -196,6 +230,9 @@ def test_a_later_example_that_differs_is_told_by_its_index(inside: str, row: int
         ("unequal", "x has 3 examples and label has 4"),
         ("raising", r"raising failed: OSError: no disk"),
         ("Words", "label is the word 'cat'; return a number for each word"),
+        ("alike", "two columns are called 'a_b'"),
+        ("empty_word", "label: row 2 is missing"),
+        ("objects", "x holds Python objects"),
     ],
 )
 def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, said: str) -> None:
@@ -210,6 +247,9 @@ def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, s
         ("lod", {}, "has no 'lod', it defines Pairs, Tuples"),
         ("number", {}, r"what returns arrays by name, .* not int"),
         ("Stream", {}, r"what returns arrays by name, .* not Stream"),
+        ("pair", {}, r"what returns arrays by name, .* not tuple"),
+        ("frame", {}, r"what returns arrays by name, .* not DataFrame"),
+        ("nothing_in_it", {}, r"what returns arrays by name, .* not dict whose 'label' is NoneType"),
         ("table", {"options": {"sise": 3}}, r"dataset\.sise is refused: own_\d+\.table takes size; did you mean size"),
     ],
 )

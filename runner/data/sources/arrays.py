@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.checks_data import TABLES
-from runner.config.errors import DataError, did_you_mean, refuse
+from runner.config.errors import ConfigError, DataError, did_you_mean, refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
-from runner.data.base import Array, Encoding
+from runner.data.base import Array, Encoding, in_order
 from runner.data.cut import Whole
-from runner.data.encode import Column, Words, check_lengths, encode, name_of, shown
+from runner.data.encode import Column, Words, check_lengths, cleaned, encode, shown
 
 _OTHER_NAMES = {"val": "validation", "valid": "validation"}
-_SPLITS = ("train", "validation", "test")
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
@@ -42,10 +41,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     for split, group in files.items():
         where[split] = str(group[0]) if len(group) == 1 else str(group[0].parent)
         splits[split] = _group(group, config.features, where[split])
-    if config.features:
-        for name in config.features:
-            if all(name_of(name, "dataset.features") not in columns for columns in splits.values()):
-                _refuse_feature(name, files)
+    for name in config.features or ():
+        if all(cleaned(name) not in columns for columns in splits.values()):
+            raise _refuse_feature(name, files)
     sources, encoding = encode(splits, where, encoding)
     return Whole(
         name=path.absolute().name,
@@ -57,16 +55,14 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     )
 
 
-def _refuse_feature(name: str, files: dict[str, list[Path]]) -> None:
+def _refuse_feature(name: str, files: dict[str, list[Path]]) -> ConfigError:
     there = list(dict.fromkeys(one for group in files.values() for file in group for one in tables.names(file)))
-    if name not in there:
-        hint = did_you_mean(name, there)
-        raise refuse(
-            "dataset.features",
-            name,
-            allowed=f"the columns there are {shown(there)}",
-            mend=hint if hint.startswith("did") else f"write dataset.features=[{','.join(there[:2])}]",
-        )
+    return refuse(
+        "dataset.features",
+        name,
+        allowed=f"the columns there are {shown(there)}",
+        mend=did_you_mean(name, there, f"write dataset.features=[{','.join(there[:2])}]"),
+    )
 
 
 def _files(path: Path) -> dict[str, list[Path]]:
@@ -87,10 +83,13 @@ def _files(path: Path) -> dict[str, list[Path]]:
         found = {"train": own} if own else {}
     if not found:
         raise DataError(f"{path.absolute()} holds no file that ends in {', '.join(TABLES)}")
-    found = {_OTHER_NAMES.get(name, name): group for name, group in found.items()}
-    return {
-        name: found[name] for name in [*(one for one in _SPLITS if one in found), *sorted(set(found) - {*_SPLITS})]
-    }
+    named: dict[str, list[Path]] = {}
+    for name, group in found.items():
+        split = _OTHER_NAMES.get(name, name)
+        if split in named:
+            raise DataError(f"{path.absolute()} has two of validation, val and valid, which mean one; drop one")
+        named[split] = group
+    return {split: named[split] for split in in_order(sorted(named))}
 
 
 def _tables(folder: Path) -> list[Path]:
@@ -106,7 +105,8 @@ def _group(files: Sequence[Path], wanted: Sequence[str] | None, where: str) -> d
         if file.suffix.lower() == ".npy":
             columns |= found
         else:
-            check_lengths(found, str(file)) if found else None
+            if found:
+                check_lengths(found, str(file))
             rows.append((file, found))
     for file, found in rows[1:]:
         if set(found) != set(rows[0][1]):

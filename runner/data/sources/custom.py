@@ -16,14 +16,13 @@ import numpy as np
 
 from runner.config.errors import ConfigError, DataError, refuse
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Array, ArraySpec, DataSource, Encoding, Rows
+from runner.data.base import Array, ArraySpec, DataSource, Encoding, Rows, in_order, stacked
 from runner.data.cut import Whole
 from runner.data.digest import digest
-from runner.data.encode import Column, Words, check_lengths, described, encode, name_of, numbers, shown, spec
+from runner.data.encode import Column, as_column, by_name, check_lengths, described, encode, numbers, shown, spec
 from runner.model import definition
 
 _KEY = "dataset._target_"
-_SPLITS = ("train", "validation", "test")
 _FORMS = (
     "arrays by name, as {'image': ..., 'label': ...}, or an object with __len__ and __getitem__, or either "
     "of these by split, as {'train': ..., 'test': ...}"
@@ -96,11 +95,7 @@ class Examples:
 
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples."""
-        found = [self.example(int(row)) for row in rows]
-        return {
-            name: np.stack([one[name] for one in found]) if found else np.empty((0, *one_spec.shape), one_spec.dtype)
-            for name, one_spec in self.specs.items()
-        }
+        return stacked(self.specs, rows, self.example)
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
@@ -118,7 +113,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     splits = _splits(returned)
     if splits is None:
         raise refuse(
-            _KEY, config.target, allowed=f"what returns {_FORMS}, not {type(returned).__name__}", mend="return that"
+            _KEY, config.target, allowed=f"what returns {_FORMS}, not {_told_kind(returned)}", mend="return that"
         )
     where = {name: f"{config.target}, split {name}" if len(splits) > 1 else config.target for name in splits}
     tables = {name: _table(content, where[name]) for name, content in splits.items()}
@@ -139,7 +134,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     return Whole(
         name=config.target,
         version="",
-        splits={name: sources[name] for name in _in_order(sources)},
+        splits={name: sources[name] for name in in_order(sources)},
         digest=content,
         source=config.target,
         encoding=encoding or Encoding(),
@@ -168,25 +163,36 @@ def _reason(error: Exception) -> str:
 
 
 def _is_array(value: object) -> bool:
-    """Tells whether a value is an array, of any library, or a plain list."""
-    return isinstance(value, np.ndarray | list) or (hasattr(value, "dtype") and hasattr(value, "shape"))
+    """Tells whether a value is an array, of any library, or a list that is no list of examples."""
+    if isinstance(value, list):
+        return not (value and isinstance(value[0], Mapping | tuple))
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _is_examples(value: object) -> bool:
+    """Tells whether it has an example a number; a tuple has arrays, and a table of pandas columns by name."""
+    has_names = callable(getattr(value, "keys", None))
+    return isinstance(value, Indexed) and not isinstance(value, tuple | str | bytes) and not has_names
 
 
 def _splits(returned: object) -> dict[str, object] | None:
     """Returns what was returned by split; None where it is none of the forms."""
-    if isinstance(returned, Mapping):
-        if not returned:
-            return None
-        if all(_is_array(value) for value in returned.values()):
-            return {"train": returned}
-        if "train" in returned and all(isinstance(value, Mapping | Indexed) for value in returned.values()):
-            return {str(name): value for name, value in returned.items()}
-        return None
-    return {"train": returned} if isinstance(returned, Indexed) and not isinstance(returned, str | bytes) else None
+    if not isinstance(returned, Mapping):
+        return {"train": returned} if _is_examples(returned) else None
+    values = list(returned.values())
+    by_split = all((isinstance(one, Mapping) or _is_examples(one)) and not _is_array(one) for one in values)
+    if "train" in returned and by_split:
+        return {str(name): value for name, value in returned.items()}
+    return {"train": returned} if values and all(_is_array(one) or isinstance(one, list) for one in values) else None
 
 
-def _in_order(names: Mapping[str, object]) -> list[str]:
-    return [*(name for name in _SPLITS if name in names), *(name for name in names if name not in _SPLITS)]
+def _told_kind(returned: object) -> str:
+    """Returns what was returned, in words, and of a dict the first value that is no array."""
+    kind = type(returned).__name__
+    if not isinstance(returned, Mapping):
+        return kind
+    name = next((name for name, value in returned.items() if not _is_array(value)), None)
+    return f"an empty {kind}" if name is None else f"{kind} whose {name!r} is {type(returned[name]).__name__}"
 
 
 def _table(content: object, where: str) -> dict[str, Column] | None:
@@ -194,16 +200,9 @@ def _table(content: object, where: str) -> dict[str, Column] | None:
     if not isinstance(content, Mapping):
         return None
     found: dict[str, Column] = {}
-    for text, value in content.items():
-        name = name_of(str(text), where)
-        array = _as_array(value, f"{where}, {name}")
-        if array.ndim == 0:
-            raise DataError(f"{where}, {name}: a single value; an array needs one entry an example, (N, ...)")
-        if array.dtype.kind in "US" and array.ndim == 1:
-            values, codes = np.unique(array.astype(np.str_), return_inverse=True)
-            found[name] = Words([str(one) for one in values], codes)
-        else:
-            found[name] = array
+    for name, value in by_name(content.items(), where).items():
+        place = f"{where}, {name}"
+        found[name] = as_column(place, _as_array(value, place))
     if not found:
         raise DataError(f"{where} returned no arrays")
     check_lengths(found, where)
@@ -212,9 +211,11 @@ def _table(content: object, where: str) -> dict[str, Column] | None:
 
 def _as_array(value: object, where: str) -> Array:
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except Exception as error:  # as a ragged list
         raise DataError(f"{where}: no array can be made of it ({_reason(error)})") from error
+    words = array.dtype == object and all(isinstance(one, str) for one in array.flat)  # as a column of pandas
+    return array.astype(np.str_) if words else array
 
 
 def _examples(held: Indexed, where: str) -> Examples:
@@ -243,11 +244,11 @@ def _example(held: Indexed, row: int, where: str) -> dict[str, Array]:
 def _named(returned: object, where: str) -> dict[str, object]:
     """Returns an example's values by name; those of a tuple are called `x` (`x0`, `x1`, ...), the last one `label`."""
     if isinstance(returned, Mapping):
-        return {name_of(str(name), where): value for name, value in returned.items()}
+        return by_name(returned.items(), where)
     if isinstance(returned, tuple | list) and len(returned) > 1:
         *inputs, label = returned
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            return {name_of(str(name), where): value for name, value in inputs[0].items()} | {"label": label}
+            return by_name([*inputs[0].items(), ("label", label)], where)
         names = ["x"] if len(inputs) == 1 else [f"x{place}" for place in range(len(inputs))]
         return dict(zip([*names, "label"], returned, strict=True))
     raise DataError(f"{where} is a {type(returned).__name__}; a dict, or a tuple (x, y), is needed")
