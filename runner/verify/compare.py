@@ -42,7 +42,7 @@ import numpy as np
 from runner.data.base import Array
 from runner.optim.paths import is_ema, is_slot, owner_of
 from runner.verify import points
-from runner.verify.rounding import cancelling
+from runner.verify.rounding import cancelling, noise_of
 from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, longer, movement
 
 PERTURBED_RUNS = 3
@@ -158,8 +158,16 @@ def compare(
         if held[key].shape != mesh[key].shape:
             shapes = list(held[key].shape), list(mesh[key].shape)
             raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} there")
-    noises = _Noises(noise, max(noise, sums), _cancelling(reference, noise, sums))
-    initial = [_initial(key, held[key], mesh[key]) for key in keys if key.startswith("initial/") and not expected]
+    left: dict[str, float] = {}
+    for point in points.numbers(reference):
+        sizes = cancelling(points.part(reference, point, points.GRADIENT), noise, sums)
+        left |= {points.prefix(point, points.GRADIENT) + path: size for path, size in sizes.items()}
+    noises = _Noises(noise, sums, left)
+    initial = [  # drawn whole from the seed, so they are equal to the last bit
+        equal("initial", key, key.removeprefix("initial/"), 0, held[key], mesh[key])
+        for key in keys
+        if key.startswith("initial/") and not expected
+    ]
     starts = {key: value for key, value in reference.items() if key.startswith("initial/") or points.is_given(key)}
     held = {**held, **starts}
     return initial + [
@@ -175,26 +183,13 @@ class _Noises:
 
     Attributes:
       products: relative, of gradients that a matrix product adds up, and of all else.
-      sums: relative, of other gradients.
+      sums: relative, of other gradients, where that is larger.
       cancelling: key of a gradient at a point -> size that it may have where its terms cancel.
     """
 
     products: float
     sums: float
     cancelling: Mapping[str, float]
-
-    def of(self, path: str) -> float:
-        """Returns the relative noise of a variable's gradient."""
-        return self.products if path.endswith("kernel") else self.sums
-
-
-def _cancelling(reference: Trajectory, noise: float, sums: float) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for point in points.numbers(reference):
-        prefix = points.prefix(point, points.GRADIENT)
-        gradients = {key.removeprefix(prefix): value for key, value in reference.items() if key.startswith(prefix)}
-        found |= {f"{prefix}{path}": size for path, size in cancelling(gradients, noise, sums).items()}
-    return found
 
 
 def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
@@ -220,21 +215,16 @@ def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises)
     if is_loss(key):
         return replace(_loss(arrays), kind="point", name=key, rank="all", step=1.55)
     owner = owner_of(path)
+    own = noise_of(owner, noises.products, noises.sums)
     if part == points.GRADIENT:
-        found = _ranked("point", key, owner, 1.6, arrays, size_noise=noises.of(owner))
+        found = _ranked("point", key, owner, 1.6, arrays, size_noise=own)
         exact, left = reference.get(points.prefix(point, points.EXACT) + path), noises.cancelling[key]
         # Not 0 itself: no gradient arrives then, and whether one would be right is not shown.
         cancels = exact is not None and 0 < _largest(exact) < _EXACTLY * left
         return replace(found, zero=found.passed and cancels and 0 < _largest(arrays.expected) < left)
-    trained = points.prefix(point, points.GRADIENT) + owner in reference
-    own = noises.of(owner) if trained else noises.products
-    sums = 0.0 if trained else noises.products
-    return _ranked("update", key, owner, 1.7, arrays, sums, size_noise=own)
-
-
-def _initial(key: str, reference: Array, mesh: Array) -> Check:
-    """Initial weights are drawn whole from the seed, so they are equal to the last bit."""
-    return equal("initial", key, key.removeprefix("initial/"), 0, reference, mesh)
+    if points.prefix(point, points.GRADIENT) + owner in reference:
+        return _ranked("update", key, owner, 1.7, arrays, size_noise=own)
+    return _ranked("update", key, owner, 1.7, arrays, noises.products, size_noise=noises.products)
 
 
 def equal(kind: str, name: str, variable: str, step: float, expected: Array, found: Array) -> Check:
@@ -293,15 +283,17 @@ def _ranked(
       step: after which it is compared.
       arrays: of each run.
       sums: relative noise of an array that is itself a sum over the batch.
-      size_noise: relative, that the whole may have in common; None: its size is not compared.
+      size_noise: relative, that the whole may have in common; None: its size is not compared. What has not moved, as a
+        frozen weight, has no size.
     """
     expected, moved, (*ranked, wild) = arrays.expected, arrays.moved, arrays.spread
-    scale = _largest(moved) or _largest(expected)
+    new = _largest(moved)
+    scale = new or _largest(expected)
     difference, spread = at_ranks(arrays.found, expected), np.asarray(ranked)
     ulps = ULPS * _epsilon(expected) * _largest(expected)
-    tolerance = FACTOR * spread + ulps + sums * scale
+    tolerance = FACTOR * spread + ulps + sums * new
     size = at_ranks(moved, np.zeros_like(moved))
-    if size_noise is not None:
+    if size_noise is not None and new:
         length = math.sqrt(float(np.sum(np.square(moved))))
         own = size_noise + _over(ulps, length) + ULPS * _epsilon(expected)
         difference = np.append(difference, abs(longer(arrays.found, expected, moved)) * scale)

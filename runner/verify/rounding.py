@@ -81,7 +81,7 @@ def shaken(
     for path, gradient in gradients.items():
         cancels = 0 < float(np.max(np.abs(gradient), initial=0.0)) < left[path]
         drawn = left[path] * rng.uniform(-1.0, 1.0, gradient.shape)
-        found[path] = drawn.astype(gradient.dtype) if cancels else off(gradient, _own(path, noise, sums), rng)
+        found[path] = drawn.astype(gradient.dtype) if cancels else off(gradient, noise_of(path, noise, sums), rng)
     return found
 
 
@@ -99,10 +99,11 @@ def cancelling(gradients: Mapping[str, Array], noise: float, sums: float = 0.0) 
     for path, gradient in gradients.items():
         size = float(np.max(np.abs(gradient), initial=0.0))
         layers[_layer(path)] = max(size, layers.get(_layer(path), 0.0))
-    return {path: _own(path, noise, sums) * layers[_layer(path)] for path in gradients}
+    return {path: noise_of(path, noise, sums) * layers[_layer(path)] for path in gradients}
 
 
-def _own(path: str, noise: float, sums: float) -> float:
+def noise_of(path: str, noise: float, sums: float) -> float:
+    """Returns the relative noise of a variable's gradient: `sums`, where that is larger, of what is no kernel's."""
     return noise if path.endswith("kernel") else max(noise, sums)
 
 

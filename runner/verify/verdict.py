@@ -72,6 +72,8 @@ def _of(path: str, checks: Sequence[Check]) -> Sharpness:
         why = "its gradient is 0 at every generic point"
     elif seen > SHARP:
         why = f"rounding hides errors of its gradient up to {percent(seen)}"
+    elif moves == math.inf:
+        why = "no step from a generic point moves it"
     elif moves > SHARP:
         why = f"rounding hides errors of what a step moves it by up to {percent(moves)}"
     return Sharpness(path, seen, zero, why)

@@ -153,6 +153,33 @@ def test_a_gradient_that_never_arrives_proves_nothing() -> None:
     assert outcome_of(judged(given)) == "not proven"
 
 
+def still(run: Arrays, path: str) -> Arrays:
+    """Returns a run whose steps leave a variable as it was."""
+    return run | {f"point0/end/{path}": run[f"point0/start/{path}"], f"final/{path}": run[f"initial/{path}"]}
+
+
+def test_what_no_step_moves_is_not_proven() -> None:
+    reference = still(a_run(gradients()), "conv/kernel")
+    twins = [still(a_run(gradients(), noise=NOISE, seed=seed), "conv/kernel") for seed in (1, 2, 3)]
+    found = compare(reference, spread(reference, twins), reference, NOISE)
+    assert all(check.passed for check in found)
+    known = {each.variable: each.why for each in sharpness(found)}
+    assert known == {"conv/kernel": "no step from a generic point moves it", "conv/bias": "", "token/table": ""}
+
+
+def test_a_frozen_weight_is_equal_and_may_not_move() -> None:
+    def frozen(run: Arrays) -> Arrays:
+        kept = still(run, "conv/kernel")
+        return {key: value for key, value in kept.items() if not key.endswith("gradient/conv/kernel")}
+
+    reference = frozen(a_run(gradients()))
+    twins = [frozen(a_run(gradients(), noise=NOISE, seed=seed)) for seed in (1, 2, 3)]
+    assert outcome_of(compare(reference, spread(reference, twins), reference, NOISE)) == "proven"
+    mesh = reference | {"point0/end/conv/kernel": reference["point0/end/conv/kernel"] * np.float32(1 + 0.3 * NOISE)}
+    (found,) = [check for check in compare(reference, spread(reference, twins), mesh, NOISE) if not check.passed]
+    assert (found.name, found.kind) == ("point0/end/conv/kernel", "update")
+
+
 def test_without_a_point_nothing_is_proven() -> None:
     given = gradients()
     bare = {key: value for key, value in a_run(given).items() if not points.is_of_point(key)}
