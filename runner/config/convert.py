@@ -7,12 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import (
-    ConfigKeyError,
-    InterpolationResolutionError,
-    MissingMandatoryValue,
-    OmegaConfBaseException,
-)
+from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
 from runner.config import checks, options, renamed, secrets
 from runner.config.checks_values import leaves
@@ -85,7 +80,8 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         defaults = {spec.name: spec.default for spec in fields(_GROUPS[name])}  # type: ignore[arg-type]
         content = options.arranged(name, renamed.group(name, _plain(node), defaults))
         for key in content:  # OmegaConf.merge would report the first wrong value before an unknown key
-            _known_key(name, str(key), [spec.name for spec in fields(_GROUPS[name])])  # type: ignore[arg-type]
+            if key not in defaults:
+                raise options.unknown(name, key, defaults)
         if (wrong := misfit(_GROUPS[name], content, name)) is not None:
             raise wrong
         typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), OmegaConf.create(content)))
@@ -106,19 +102,9 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _known_key(group: str, key: str, known: list[str]) -> None:
-    if key not in known:
-        raise ConfigError(
-            f"{group}.{key} is refused: no such key; keys of {group} are {', '.join(known)}; "
-            f"{did_you_mean(key, known)}"
-        )
-
-
 def _refuse_value(group: str, node: DictConfig, error: OmegaConfBaseException) -> ConfigError:
     inner = (error.full_key or "").removeprefix(f"{group}.")
     key = f"{group}.{inner}" if inner else group
-    if isinstance(error, MissingMandatoryValue):
-        return ConfigError(f"{key} is refused: it has no value; set it, as {key}=...")
     if isinstance(error, ConfigKeyError):
         return _refuse_nested_key(group, node, key, error)
     value = OmegaConf.select(node, inner, throw_on_resolution_failure=False) if inner else node

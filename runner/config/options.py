@@ -6,7 +6,7 @@ hold the one as `target` and the others as `options`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
 from omegaconf import OmegaConf
@@ -67,7 +67,7 @@ def _dataset(content: dict[str, object]) -> dict[str, object]:
         return _beside("dataset", DatasetConfig, content)
     for name in _HELD:
         if name in content:
-            raise _unknown("dataset", name, _names(DatasetConfig))
+            raise unknown("dataset", name, _names(DatasetConfig))
     return content
 
 
@@ -82,7 +82,7 @@ def _task(content: dict[str, object]) -> dict[str, object]:
         allowed[allowed.index("target")] = _TARGET
     for key in options:
         if key not in allowed:
-            raise _unknown("task", key, [*own, *allowed], of=f"task={name}")
+            raise unknown("task", key, [*own, *allowed], of=f"task={name}")
     if _TARGET in options:
         options["target"] = options.pop(_TARGET)
     if (wrong := misfit(kind, options, "task")) is not None:
@@ -97,7 +97,9 @@ def _task(content: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _unknown(group: str, key: str, known: list[str], of: str = "") -> ConfigError:
+def unknown(group: str, key: str, known: Iterable[str], of: str = "") -> ConfigError:
+    """Words the refusal of a key that a group, or what it is `of`, lacks."""
+    known = list(known)
     return ConfigError(
         f"{group}.{key} is refused: no such key; keys of {of or group} are {', '.join(known)}; "
         f"{did_you_mean(key, known)}"

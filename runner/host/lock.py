@@ -58,7 +58,7 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> It
       OSError: the file can't be created.
     """
     with _opened(path) as handle:
-        held = _acquire(handle, path, say, what)
+        held = _acquire(handle, path, say, what, wait=True)
         with _noted(handle) if held else contextlib.nullcontext():
             yield
 
@@ -92,16 +92,9 @@ def locked_at_once(path: Path, say: Callable[[str], object] = str, what: str = "
       OSError: the file can't be created, or is none.
     """
     with _opened(path) as handle:
-        try:
-            _try_lock(handle)
-        except OSError as error:
-            if error.errno in _BUSY:
-                raise HeldError(_holder(path)) from None
-            say(_no_locks(what, error))
+        held = _acquire(handle, path, say, what, wait=False)
+        with _noted(handle) if held else contextlib.nullcontext():
             yield
-        else:
-            with _noted(handle):
-                yield
 
 
 @contextlib.contextmanager
@@ -131,25 +124,24 @@ def _noted(handle: int) -> Iterator[None]:
         _unlock(handle)
 
 
-def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str) -> bool:
+def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str, *, wait: bool) -> bool:
+    """Takes the lock; returns False where the file system knows none."""
     waited = False
     while True:
         try:
             _try_lock(handle)
         except OSError as error:
             if error.errno not in _BUSY:
-                say(_no_locks(what, error))
+                say(f"{what}: this file system has no locks ({error.strerror}), start one run at a time")
                 return False
+            if not wait:
+                raise HeldError(_holder(path)) from None
         else:
             return True
         if not waited:
             say(f"{what}: waiting for process {_holder(path)}, which is at it")
             waited = True
         time.sleep(_POLL_SECONDS)
-
-
-def _no_locks(what: str, error: OSError) -> str:
-    return f"{what}: this file system has no locks ({error.strerror}), start one run at a time"
 
 
 def _holder(path: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import ConfigError, did_you_mean, refuse
@@ -69,10 +68,7 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
         whole = f"[{', '.join(name or str(size) for name, size in zip(names, shape, strict=True))}]"
         example = show((*spec[:1], *["null"] * len(array.shape)))
         raise refuse(
-            key,
-            show(spec),
-            allowed=f"{len(shape)} entries, one a dim of {whole}",
-            mend=f"write {key}={example}",
+            key, show(spec), allowed=f"{len(shape)} entries, one a dim of {whole}", mend=f"write {key}={example}"
         )
     for index, (dim, axis) in enumerate(zip(shape, spec, strict=True)):
         if axis is None or dim % axes[axis] == 0:
@@ -117,15 +113,15 @@ def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
         raise refuse(f"{key}.min_elements", rule.min_elements, allowed=allowed, mend="leave min_elements out")
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
-    elif rule.shard is not None:
-        _check_axis(f"{key}.shard", rule.shard, rule.shard, axes)
-    else:
+    elif rule.shard is None:
         raise refuse(
             f"{key}.spec",
             None,
             allowed=f"exactly one of spec and shard, and {rule.match!r} has neither",
             mend=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
         )
+    elif rule.shard not in axes:
+        raise _no_axis(f"{key}.shard", rule.shard, rule.shard, axes)
 
 
 def _check_reached(key: str, rule: RuleConfig, earlier: Sequence[RuleConfig]) -> None:
@@ -174,25 +170,16 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
     for axis in spec:
         if axis is None:
             continue
-        _check_axis(key, show(spec), axis, axes)
+        if axis not in axes:
+            raise _no_axis(key, show(spec), axis, axes)
         if list(spec).count(axis) > 1:
             raise refuse(key, show(spec), allowed="an axis may split one dim only", mend=f"replace one {axis} by null")
 
 
-def _check_axis(key: str, shown: str, axis: str, axes: Mapping[str, int]) -> None:
-    if axis not in axes:
-        raise _no_axis(key, shown, axis, axes)
-
-
 def _no_axis(key: str, shown: str, axis: str, axes: Mapping[str, int]) -> ConfigError:
-    options = meshes_with(axis)
-    close = get_close_matches(axis, axes, n=1)
-    if options:
+    mend = did_you_mean(axis, axes, f"add mesh.axes.{axis}=2 or name one of those")
+    if options := meshes_with(axis):
         mend = f"choose a mesh that has it, as mesh={', mesh='.join(options)}"
-    elif close:
-        mend = f"did you mean {close[0]}?"
-    else:
-        mend = f"add mesh.axes.{axis}=2 or name one of those"
     names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
     return refuse(key, shown, allowed=f"mesh.axes has no axis {axis!r}, {names}", mend=mend)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import sys
 from collections.abc import Iterator
@@ -260,11 +261,9 @@ def _constructor(bound: ast.ClassDef, module: str, known: _Known) -> Found:
 
 
 def _without_first(arguments: ast.arguments) -> ast.arguments:
-    given = [*arguments.posonlyargs, *arguments.args][1:]
-    left = ast.arguments([], given, arguments.vararg, arguments.kwonlyargs, arguments.kw_defaults, arguments.kwarg, [])
-    left.defaults = arguments.defaults[-len(given) :] if given and arguments.defaults else []
-    left.posonlyargs = given[: max(0, len(arguments.posonlyargs) - 1)]
-    left.args = given[len(left.posonlyargs) :]
+    left = copy.copy(arguments)
+    left.posonlyargs = arguments.posonlyargs[1:]
+    left.args = arguments.args if arguments.posonlyargs else arguments.args[1:]
     return left
 
 

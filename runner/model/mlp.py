@@ -41,11 +41,7 @@ def _chained(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
 
 
 def sequential(
-    keras: Any,
-    inputs: Inputs,
-    num_classes: int,
-    hidden: Sequence[int] = (128,),
-    activation: str = "relu",
+    keras: Any, inputs: Inputs, num_classes: int, hidden: Sequence[int] = (128,), activation: str = "relu"
 ) -> Any:
     """Builds the MLP as `keras.Sequential`.
 
@@ -64,22 +60,14 @@ def sequential(
 
 
 def functional(
-    keras: Any,
-    inputs: Inputs,
-    num_classes: int,
-    hidden: Sequence[int] = (128,),
-    activation: str = "relu",
+    keras: Any, inputs: Inputs, num_classes: int, hidden: Sequence[int] = (128,), activation: str = "relu"
 ) -> Any:
     """Builds the MLP in the functional style; arguments and result as `sequential`."""
     return _chained(keras, inputs, _dense(keras, hidden, activation, num_classes))
 
 
 def subclassed(
-    keras: Any,
-    inputs: Inputs,
-    num_classes: int,
-    hidden: Sequence[int] = (128,),
-    activation: str = "relu",
+    keras: Any, inputs: Inputs, num_classes: int, hidden: Sequence[int] = (128,), activation: str = "relu"
 ) -> Any:
     """Builds the MLP as a subclass of `keras.Model`; arguments as `sequential`.
 

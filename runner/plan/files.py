@@ -10,9 +10,8 @@ from runner.plan import rows
 from runner.plan.base import Plan
 from runner.plan.picture import draw
 
-PICTURE = "plan.png"
-NAMES = ("plan.json", "plan.md", PICTURE)
-PROPOSED = "layout.yaml"  # what layout=auto proposed: a layout option to edit
+NAMES = ("plan.json", "plan.md", "plan.png")
+_PROPOSED = "layout.yaml"  # what layout=auto proposed: a layout option to edit
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
@@ -22,16 +21,14 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
       The files that are there.
     """
     texts = {"plan.json": json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": markdown(plan)}
-    texts |= {PROPOSED: plan.proposed} if plan.proposed else {}
+    texts[_PROPOSED] = plan.proposed
     files = []
-    for name in (*NAMES, PROPOSED):
+    for name in (*NAMES, *([_PROPOSED] if plan.proposed else [])):
         with spared(str(folder / name)):
-            if name in texts:
-                (folder / name).write_text(texts[name])
-            elif name == PICTURE:
+            if name == "plan.png":
                 draw(plan, folder / name)
             else:
-                continue
+                (folder / name).write_text(texts[name])
             files.append(folder / name)
     return files
 

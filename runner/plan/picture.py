@@ -86,7 +86,9 @@ class _Row:
 def _row(variable: VariablePlan) -> _Row:
     room = _MIDDLE - 2 * _MARGIN
     form = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
-    return _Row(variable, _broken(variable.path, room), _wrapped(form, "  ", room, _SMALL))
+    path = rows.broken(variable.path, lambda line: _length(line, _PATH, bold=True) <= room, "    ")
+    shown = [_shortened(line, room, _PATH, bold=True) for line in path]
+    return _Row(variable, shown, _wrapped(form, "  ", room, _SMALL))
 
 
 def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
@@ -231,16 +233,6 @@ def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont | ImageFont.I
 def _length(text: str, size: int, *, bold: bool = False) -> int:
     length: float = _font(size, bold).getlength(text)
     return math.ceil(length)
-
-
-def _broken(path: str, room: int) -> tuple[str, ...]:
-    """Returns a variable's path in lines that fit, broken after slashes."""
-    lines = [""]
-    for part in path.replace("/", "/\0").split("\0"):
-        if lines[-1].strip() and _length(lines[-1] + part, _PATH, bold=True) > room:
-            lines.append("    ")
-        lines[-1] += part
-    return tuple(_shortened(line, room, _PATH, bold=True) for line in lines)
 
 
 def _wrapped(text: str, separator: str, room: int, size: int, *, bold: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner import mesh
@@ -75,6 +75,16 @@ def title(plan: Plan) -> str:
     ]
     where = f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device})"
     return ", ".join([*chosen, where, f"batch {plan.batch_size}"])
+
+
+def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
+    """Returns a path in lines that fit, each broken after its last slash; a part that does not fit is left whole."""
+    lines = [""]
+    for part in path.replace("/", "/\0").split("\0"):
+        if lines[-1].strip() and not fits(lines[-1] + part):
+            lines.append(indent)
+        lines[-1] += part
+    return lines
 
 
 def variables(plan: Plan) -> Rows:

@@ -66,9 +66,4 @@ def break_path(path: str, longest: int) -> str:
       >>> break_path("encoder/block_0/attention", 16)
       'encoder/block_0/\\n  attention'
     """
-    lines = [""]
-    for part in path.replace("/", "/\0").split("\0"):
-        if lines[-1].strip() and len(lines[-1]) + len(part) > longest:
-            lines.append("  ")
-        lines[-1] += part
-    return "\n".join(lines)
+    return "\n".join(rows.broken(path, lambda line: len(line) <= longest, "  "))

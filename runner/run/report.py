@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from runner import mesh
 from runner.config.schema import RunConfig
@@ -115,10 +114,6 @@ def _summary(outcome: Outcome) -> dict[str, object]:
 
 def show_result(outcome: Outcome, console: Console) -> None:
     """Prints the table of a run's result."""
-    console.print(_result_table(outcome))
-
-
-def _result_table(outcome: Outcome) -> Table:
     config, result = outcome.config, outcome.result
     rate, used = result.meter.steps_per_second, outcome.used
     rows = [
@@ -131,7 +126,7 @@ def _result_table(outcome: Outcome) -> Table:
     rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
     for split, evaluation in outcome.evaluations.items():
         rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
-    return result_table(rows)
+    console.print(result_table(rows))
 
 
 def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:
