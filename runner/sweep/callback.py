@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
@@ -40,6 +39,3 @@ class SweepCallback(Callback):
         del config, task_function, kwargs
         if self._shared is not None and state.started() is None:
             state.adopt(self._shared)
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
-        """Has nothing to add: a job leaves its outcome in its folder."""

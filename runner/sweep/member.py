@@ -16,13 +16,15 @@ from pathlib import Path
 from runner.config.errors import TrackingError
 from runner.config.names import varied_name
 from runner.host.outputs import append_whole, spared
+from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
-_VARIABLE = "RUNNER_SWEEP_JOB"
+_VARIABLE, _VARIED = "RUNNER_SWEEP_JOB", "varied."
 LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it
 _PR_SET_PDEATHSIG = 1
 _PARENT_S = 180.0
 VALUES_FILE = "values.jsonl"
 LogPoints = Callable[[int, Mapping[str, float]], None]
+Values = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,25 @@ class Membership:
     def tags(self) -> dict[str, str]:
         """Returns the tags that say what varied."""
         tags = {"runner.sweep.job": str(self.job), "runner.varied": varied_name(self.varied)}
-        return tags | {f"varied.{key.lstrip('+')}": value for key, value in self.varied.items()}
+        return tags | varied_tags(self.varied)
 
     def environment(self) -> dict[str, str]:
         """Returns the variable that hands this to a process."""
         return {_VARIABLE: json.dumps(asdict(self))}
+
+
+def varied_tags(varied: Mapping[str, str]) -> dict[str, str]:
+    """Returns the tags of a job's run that hold its values of what varies, by key."""
+    return {f"{_VARIED}{key.lstrip('+')}": value for key, value in varied.items()}
+
+
+def values_of(tags: Mapping[str, str]) -> Values:
+    """Returns by what a run of a sweep is known: short names of two jobs may be alike, their values are not.
+
+    Args:
+      tags: of the run, as `varied_tags` made them or as the store keeps them.
+    """
+    return frozenset((clean_key(key), cut(one, TAG_LIMIT)) for key, one in tags.items() if key.startswith(_VARIED))
 
 
 _joined: list[Membership] = []

@@ -22,8 +22,8 @@ from runner.sweep import state
 from runner.sweep.jobs import Job
 from runner.sweep.launch import local_command
 from runner.sweep.process import JobProcess
-from runner.sweep.refusals import interval_refused
 from runner.sweep.schedule import Running, Watcher, run_jobs
+from runner.sweep.settings import interval_refused
 
 if TYPE_CHECKING:
     from submitit import Executor

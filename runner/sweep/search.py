@@ -16,11 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.config.names import varied_name
 from runner.config.secrets import STUDIES, reveal
 from runner.sweep.jobs import Job, JobStatus, Outcome
 from runner.sweep.member import VALUES_FILE
-from runner.sweep.refusals import nothing_to_search
 from runner.sweep.space import distribution
 from runner.sweep.state import Sweep, arguments_of
 from runner.tracking.location import sqlite_path
@@ -72,14 +70,12 @@ class Search:
           settings: of the search.
 
         Raises:
-          ConfigError: nothing to search over, or a range that can't be.
+          ConfigError: a range that can't be.
         """
         self._sweep, self._loader, self._settings = sweep, loader, settings
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments_of(master))
         self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
         self._fixed = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
-        if not self._space:
-            raise nothing_to_search()
         self._study = _open_study(sweep, settings)
         self._open: dict[int, optuna.Trial] = {}
         self._read: dict[int, tuple[int, int]] = {}  # bytes and values of a trial's file that were seen
@@ -165,8 +161,7 @@ class Search:
         varied = {key.lstrip("+"): _typed(value) for key, value in frozen.params.items()}
         job = Job(frozen.number, (), self._sweep.folder / str(frozen.number), varied)
         self._sweep.ledger.add(job, Outcome(_WORDS[frozen.state], note="a trial of an earlier sitting"))
-        run = self._sweep.earlier_run(varied_name(varied))
-        if run is not None:
+        if (run := self._sweep.earlier_run(job)) is not None:
             self._sweep.before[frozen.number] = run
 
 

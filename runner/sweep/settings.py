@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.host.late import late
-from runner.sweep.refusals import interval_refused, nothing_to_search
 
 if TYPE_CHECKING:
     from runner.sweep import space
@@ -89,7 +89,10 @@ def check(config: DictConfig, arguments: list[str]) -> None:
         if launcher not in ("ProcessLauncher", "SubmititLauncher"):
             raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
         if not any(one.is_sweep_override() for one in overrides):
-            raise nothing_to_search()
+            raise ConfigError(
+                "hydra/sweeper=optuna is refused: nothing to search over; "
+                "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
+            )
         for one in overrides:
             if one.is_sweep_override():
                 space.distribution(one)
@@ -118,3 +121,9 @@ def _check_settings(key: str, config: DictConfig) -> str:
         if not test(value):
             raise refuse(f"{key}.{word}", value, allowed=allowed, mend=f"set {key}.{word}={example}")
     return name
+
+
+def interval_refused(one: Override) -> ConfigError:
+    """Words an interval where values are wanted."""
+    mend = "choose hydra/sweeper=optuna, or name the values"
+    return ConfigError(f"{one.input_line} is refused: a grid needs values, not an interval; {mend}")

@@ -19,14 +19,14 @@ from runner.cli.beginning import Refused, directory
 from runner.config import checks_sweep
 from runner.config.convert import as_typed, convert, convert_group, resolved
 from runner.config.errors import ConfigError
-from runner.config.names import short_keys, varied_name
+from runner.config.names import short_keys
 from runner.config.refusals import one_line
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.host import folders, signals
 from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
-from runner.sweep.member import VALUES_FILE, write_parent
+from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, write_parent
 from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
@@ -101,8 +101,8 @@ class Sweep:
         self._may_open = threading.Event()  # so that the import of MLflow does not hold up the first job
         self._given_up = False
         self._broken: Exception | None = None
-        self._finished: dict[str, Run] = {}
-        self._unfinished: dict[str, Run] = {}
+        self._finished: dict[Values, Run] = {}
+        self._unfinished: dict[Values, Run] = {}
         self._covered: dict[str, dict[str, Run]] = {}
         self._master = config
 
@@ -135,10 +135,9 @@ class Sweep:
             opened = self.parent
             self.check()
             assert opened is not None
-            runs = list(reversed(opened.children()))
-            named = [(run.data.tags.get("runner.varied", ""), run) for run in runs]
-            self._finished = {name: run for name, run in named if run.info.status == "FINISHED"}
-            self._unfinished = {name: run for name, run in named if name not in self._finished}
+            known = [(values_of(run.data.tags), run) for run in reversed(opened.children())]
+            self._finished = {values: run for values, run in known if run.info.status == "FINISHED"}
+            self._unfinished = {values: run for values, run in known if values not in self._finished}
 
     def job_started(self) -> None:
         """Says that the first job is on its way, so that the parent run can be made beside it."""
@@ -194,9 +193,10 @@ class Sweep:
         """Returns what jobs on other machines need."""
         return Shared(self.module, self.parent.run_id if self.parent else None, tuple(self.varied))
 
-    def earlier_run(self, name: str) -> Run | None:
+    def earlier_run(self, job: Job) -> Run | None:
         """Returns the job's run in the sweep that this one resumes; None where it has none."""
-        return self._finished.get(name) or self._unfinished.get(name)
+        values = values_of(varied_tags(job.varied))
+        return self._finished.get(values) or self._unfinished.get(values)
 
     def plan(self, loader: ConfigLoader, overrides: Sequence[str], number: int | None = None) -> Job | None:
         """Takes a job into the sweep.
@@ -232,8 +232,7 @@ class Sweep:
             self.before[number] = found
             self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {found.info.run_id}"))
             return None
-        earlier = self._unfinished.get(varied_name(job.varied))
-        if earlier is not None:
+        if (earlier := self.earlier_run(job)) is not None:
             more = checkpoint_overrides(earlier, resolved(config, composed), folder_of(config.trainer.checkpoint))
             job = replace(job, overrides=(*job.overrides, *more))
         self.ledger.add(job)
@@ -245,11 +244,9 @@ class Sweep:
         In a sweep that is resumed that is the job's own, even where the command line now says more: what is added
         (`trainer.on_nan=continue`) is for the jobs that are left.
         """
-        name = varied_name(job.varied)
-        if name in self._finished:
-            return self._finished[name]
-        if not self.settings.skip_finished:
-            return None
+        finished = self._finished.get(values_of(varied_tags(job.varied)))
+        if finished is not None or not self.settings.skip_finished:
+            return finished
         code = code_version(config)
         if code not in self._covered:
             assert self.parent is not None

@@ -10,9 +10,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.compare.records import RunRecord
 from runner.config.errors import ConfigError
+from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
+from runner.sweep.member import Membership, values_of, varied_tags
 from runner.sweep.parent import ARGV_TAG
 from runner.sweep.plugins import combinations
 from runner.sweep.scaling import EFFICIENCY, Entry, with_efficiency
@@ -85,6 +87,13 @@ def test_what_varies_is_what_has_several_values() -> None:
         "dataset.batch_size": "128",
         "mesh.axes.model": "1",
     }
+
+
+def test_jobs_whose_short_names_are_alike_are_known_by_their_values() -> None:
+    one, other = {"trainer.seed": "1000000001"}, {"trainer.seed": "1000000002"}
+    assert varied_name(one) == varied_name(other)
+    assert values_of(varied_tags(one)) != values_of(varied_tags(other))
+    assert values_of(Membership(None, 3, one).tags() | {"mlflow.user": "ann"}) == values_of(varied_tags(one))
 
 
 def test_a_grid_is_every_combination_and_leaves_the_other_words_as_typed() -> None:

@@ -62,7 +62,7 @@ class MadeUp:
     def check(self) -> None:
         pass
 
-    def earlier_run(self, _name: str) -> None:
+    def earlier_run(self, _job: Job) -> None:
         return None
 
     def plan(self, _loader: object, overrides: list[str], number: int) -> Job:
