@@ -22,13 +22,12 @@ from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
-from runner.tracking.store import Store
+from runner.tracking.store import Store, search
 from runner.tracking.sweeps import KIND_TAG, open_tracking
 from runner.training.checkpoint import signature
 
 ARGV_TAG, _SIGNATURE_TAG = "runner.sweep.argv", "runner.sweep.signature"
 _SIGNED = "sweep"  # what the signature is of, beside the command line
-_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,13 @@ class Parent:
 
     def children(self) -> list[Run]:
         """Returns the runs of the sweep's jobs, newest first."""
-        found = self.store.client.search_runs(
-            [self.store.experiment_id],
-            filter_string=f"tags.mlflow.parentRunId = '{self.run_id}'",
-            max_results=_PAGE,
-        )
-        return list(found)
+        return search(self.store, [self.store.experiment_id], f"tags.mlflow.parentRunId = '{self.run_id}'")
 
     def covered(self, code: str) -> dict[str, Run]:
         """Returns every finished run of the experiment under this code, by the hash of its config."""
-        runs = self.store.client.search_runs(
-            [self.store.experiment_id],
-            filter_string=f"attributes.status = 'FINISHED' AND tags.`{CODE_TAG}` = '{code}'",
-            max_results=_PAGE,
-        )
-        return {run.data.tags[CONFIG_TAG]: run for run in reversed(list(runs)) if CONFIG_TAG in run.data.tags}
+        under = f"attributes.status = 'FINISHED' AND tags.`{CODE_TAG}` = '{code}'"
+        runs = search(self.store, [self.store.experiment_id], under)
+        return {run.data.tags[CONFIG_TAG]: run for run in reversed(runs) if CONFIG_TAG in run.data.tags}
 
     def mark_killed(self, notes: Mapping[str, str]) -> None:
         """Marks children that still say RUNNING although their job has ended.

@@ -9,33 +9,24 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from runner.tracking.process import HOST, PID, is_gone
-from runner.tracking.store import Store
+from runner.tracking.store import Store, search
 
 NOTE = "runner.note"
 
 
-def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> list[str]:
+def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
     """Marks runs of this machine KILLED whose process is gone, with their last point as their end.
 
     Args:
       store: every active experiment in it is searched.
       warn: shows one line to the user, for each run that is marked.
-
-    Returns:
-      Ids of the marked runs.
     """
     host = platform.node().replace("'", "")
     experiments = [one.experiment_id for one in store.client.search_experiments()]
-    running = store.client.search_runs(
-        experiments,
-        filter_string=f"attributes.status = 'RUNNING' AND tags.`{HOST}` = '{host}'",
-        max_results=1000,
-    )
-    gone = [run for run in running if is_gone(run.data.tags)]
-    for run in gone:
-        _mark(store.client, run)
-        warn(f"run {run.info.run_name} ({run.info.run_id}) was left RUNNING by a process that is gone: now KILLED")
-    return [run.info.run_id for run in gone]
+    for run in search(store, experiments, f"attributes.status = 'RUNNING' AND tags.`{HOST}` = '{host}'"):
+        if is_gone(run.data.tags):
+            _mark(store.client, run)
+            warn(f"run {run.info.run_name} ({run.info.run_id}) was left RUNNING by a process that is gone: now KILLED")
 
 
 def _mark(client: MlflowClient, run: Run) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Experiment
+from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from runner.config.errors import TrackingError
@@ -20,6 +21,7 @@ from runner.tracking.probe import probe, refused_by, unusable
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
 _KIND_TAG, _TRAINING = "mlflow.experimentKind", "custom_model_development"
+_PAGE = 1000  # runs that a store is asked for at once
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,17 @@ def open_store(uri: str, experiment: str) -> Store:
         raise
     except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
         raise refused_by(uri, error) from error
+
+
+def search(store: Store, experiments: Sequence[str], wanted: str) -> list[Run]:
+    """Returns every run of some experiments, by id, that one of MLflow's filters lets pass; newest first."""
+    found: list[Run] = []
+    token = None
+    while True:
+        page = store.client.search_runs(list(experiments), filter_string=wanted, max_results=_PAGE, page_token=token)
+        found += page
+        if not (token := page.token):
+            return found
 
 
 def _lock_path(uri: str) -> Path:

@@ -10,11 +10,10 @@ from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
 from runner.tracking.location import tracking_uri
-from runner.tracking.store import Store, open_store
+from runner.tracking.store import Store, open_store, search
 
 KIND_TAG = "runner.kind"
 LATEST = "latest"
-_PAGE = 1000
 
 
 def open_tracking(config: TrackingConfig) -> Store:
@@ -41,14 +40,9 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
       ConfigError: there is none.
     """
     where = list(experiments) or [one.experiment_id for one in store.client.search_experiments()]
-    runs = store.client.search_runs(
-        where,
-        filter_string=f"tags.`{KIND_TAG}` = 'sweep'",
-        max_results=_PAGE,
-        order_by=["attributes.start_time DESC"],
-    )
+    runs = search(store, where, f"tags.`{KIND_TAG}` = 'sweep'")
     for run in runs:
         if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
             return run
-    known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in list(runs)[:3]) or "none yet"
+    known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in runs[:3]) or "none yet"
     raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")
