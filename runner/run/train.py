@@ -6,7 +6,7 @@ import logging
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -95,24 +95,19 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         finished.close()
 
 
+@dataclass(frozen=True)
 class _Run:
     """A run whose data is loaded and whose record is open."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        content: Mapping[str, object],
-        data: Dataset,
-        task: Task,
-        total: int,
-        folder: Path,
-        console: Console,
-        tracker: Tracker,
-        before: Previous | None,
-    ) -> None:
-        self._config, self._content, self._data, self._task, self._total = config, content, data, task, total
-        self._folder, self._console, self._tracker, self._before = folder, console, tracker, before
-        self._spec = DataSpec(task.arrays, task)
+    config: RunConfig
+    content: Mapping[str, object]
+    data: Dataset
+    task: Task
+    total: int
+    folder: Path
+    console: Console
+    tracker: Tracker
+    before: Previous | None
 
     def train(self, readers: workers.Workers, stop: StopRequest, held: ExitStack, finished: ExitStack) -> None:
         """Trains and reports.
@@ -123,27 +118,25 @@ class _Run:
           held: is given a lock on the run.
           finished: is to be closed when the tracker has the run as finished.
         """
-        config, tracker, before = self._config, self._tracker, self._before
+        config, tracker, before = self.config, self.tracker, self.before
         checkpoint = before.checkpoint if before else None
         goes_back = before.goes_back if before else False
         points = recovery.NewPoints(tracker, checkpoint, goes_back=goes_back)
         self._log_inputs()
         if config.trainer.verify_first:
-            verify_recorded(config, self._content, self._data, self._folder, tracker, self._console)
+            verify_recorded(config, self.content, self.data, self.folder, tracker, self.console)
         engine, measures = self._engine()
-        points.log_changed(checkpoint.step if checkpoint else 0, measures, self._content)
-        splits = feed.splits(config, self._data, self._task, readers, cached=caches_split(engine))
+        points.log_changed(checkpoint.step if checkpoint else 0, measures, self.content)
+        splits = feed.splits(config, self.data, self.task, readers, cached=caches_split(engine))
         self._say(engine, splits)
-        goal = stopping.objective(config.trainer.checkpoint.best, self._task.directions)
+        goal = stopping.objective(config.trainer.checkpoint.best, self.task.directions)
         with recovery.saving(
-            config, self._content, engine, tracker, self._folder, before, finished, held,
-            goal=goal, data=self._data, constants=self._task.constants,
+            config, self.content, engine, tracker, self.folder, before, finished, held,
+            goal=goal, data=self.data, constants=self.task.constants,
         ) as saver:  # fmt: skip
-            display = make_display(
-                config.trainer.progress, self._console, config.trainer.epochs, splits.selecting_name
-            )
-            profiler = profile.Profiler(config.trainer.profile, engine.trace, self._folder)
-            log = member.reporting(points.log, self._folder)
+            display = make_display(config.trainer.progress, self.console, config.trainer.epochs, splits.selecting_name)
+            profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
+            log = member.reporting(points.log, self.folder)
             hooks = loop.LoopHooks(log, points.forget, self._notify, display, stop, saver, profiler)
             start = loop.Start(checkpoint.step, checkpoint.history()) if checkpoint else None
             with stop.deferring():  # the loop asks between device calls
@@ -155,63 +148,63 @@ class _Run:
             points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
             outcome = Outcome(config, engine, splits, result, used)
             with _unsaved(result, tracker):
-                record_result(outcome, tracker, self._folder)
+                record_result(outcome, tracker, self.folder)
                 self._record_profile(profiler.folder)
-                show_result(outcome, self._console)
+                show_result(outcome, self.console)
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:
         """Returns the engine with the state that the run begins with, its step compiled, and the plan's measures."""
-        config = self._config
-        with quiet_native_log(self._folder / "runner.log"):
-            engine = make_engine(config, self._spec, self._total)
+        config, spec = self.config, DataSpec(self.task.arrays, self.task)
+        with quiet_native_log(self.folder / "runner.log"):
+            engine = make_engine(config, spec, self.total)
             engine.build()
-            cache_on_device(engine, self._data.train)
-            if self._before is not None:
-                load(engine, self._before.checkpoint)
+            cache_on_device(engine, self.data.train)
+            if self.before is not None:
+                load(engine, self.before.checkpoint)
             # Compiled for the loop's calls, so that the plan costs no second compilation.
-            chosen = feed.steps_per_call(config, self._spec.arrays, self._data.train.size, cached=caches_split(engine))
-            compile_step(engine, self._spec, config.dataset.batch_size, chosen.capacity)
+            chosen = feed.steps_per_call(config, spec.arrays, self.data.train.size, cached=caches_split(engine))
+            compile_step(engine, spec, config.dataset.batch_size, chosen.capacity)
             try:
-                plan = plan_engine(config, engine, self._spec)
+                plan = plan_engine(config, engine, spec)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
                 return engine, {}
-            for path in write_files(plan, self._folder):
-                self._tracker.log_artifact(path)
+            for path in write_files(plan, self.folder):
+                self.tracker.log_artifact(path)
         for warning in plan.warnings:
-            _warn(self._console, warning)
+            _warn(self.console, warning)
         return engine, plan.metrics()
 
     def _say(self, engine: Engine, splits: feed.Splits) -> None:
         """Says what is to be known of a run before it trains."""
-        config = self._config
+        config = self.config
         # One batch of an evaluation: the loop compiles no more for it.
         size = lengths.eval_batch_size(config, splits.selecting.size)
         outputs = engine.evaluate(feed.evaluation(splits.selecting, size, 1), keep_outputs=True).outputs
-        for warning in cautions.of_rates(config.optimizer, self._total) + self._task.cautions(outputs):
-            _warn(self._console, warning)
-        for line in (_left_out(config, splits), _selects(config, splits, self._data)):
+        for warning in cautions.of_rates(config.optimizer, self.total) + self.task.cautions(outputs):
+            _warn(self.console, warning)
+        for line in (_left_out(config, splits), _selects(config, splits, self.data)):
             if line:
-                self._console.print(line, soft_wrap=True, markup=False)
+                self.console.print(line, soft_wrap=True, markup=False)
 
     def _notify(self, line: str, tags: Mapping[str, str]) -> None:
-        self._console.print(line, soft_wrap=True, markup=False)
-        self._tracker.set_tags(tags)
+        self.console.print(line, soft_wrap=True, markup=False)
+        self.tracker.set_tags(tags)
 
     def _log_inputs(self) -> None:
-        self._tracker.log_artifact(self._folder / "config.yaml")
-        data, contexts = self._data, ["train"]
-        if self._config.trainer.overfit_batches is None:
+        self.tracker.log_artifact(self.folder / "config.yaml")
+        data, contexts = self.data, ["train"]
+        if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]
         for context in contexts:
-            self._tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
+            self.tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
 
     def _record_profile(self, folder: Path) -> None:
         """Records the trace of a few steps, where one was made."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                self._tracker.log_artifact(path, path.parent.relative_to(folder.parent).as_posix())
-                self._console.print(f"trace: {path}", soft_wrap=True, markup=False)
+                self.tracker.log_artifact(path, path.parent.relative_to(folder.parent).as_posix())
+                self.console.print(f"trace: {path}", soft_wrap=True, markup=False)
 
 
 @contextmanager
