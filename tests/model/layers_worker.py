@@ -151,6 +151,7 @@ def recurrent() -> float:
     from runner.engine.dtensor.masks import handed_in
     from runner.model import scope
 
+    tf_keras.utils.set_random_seed(1)
     layers = tf_keras.layers
     model = tf_keras.Sequential(
         [
@@ -158,7 +159,7 @@ def recurrent() -> float:
             layers.Embedding(5, 3, mask_zero=True),
             layers.GRU(3, return_sequences=True, dropout=0.3, recurrent_dropout=0.4),
             layers.Bidirectional(layers.LSTM(4, return_sequences=True, dropout=0.3)),
-            layers.SimpleRNN(4, return_sequences=True, recurrent_dropout=0.4),
+            layers.SimpleRNN(4, return_sequences=True, recurrent_dropout=0.4, unroll=True, go_backwards=True),
             layers.RNN(layers.StackedRNNCells([layers.GRUCell(3, dropout=0.2), layers.LSTMCell(3, dropout=0.2)])),
         ]
     )

@@ -41,7 +41,6 @@ def rnn(
     return_all_outputs: bool = True,
 ) -> Any:
     """Stands for tf_keras's function of that name: step by step in place of a loop, whose gradient has no rule."""
-    del unroll
     first = tf.nest.flatten(inputs)[0]
     if first.shape[0 if time_major else 1] is None:
         raise ConfigError(
@@ -50,27 +49,18 @@ def rnn(
         )
     if not time_major:
         inputs = tf.nest.map_structure(scope.by_batch, inputs)
+    rest = constants, True, input_length, time_major, zero_output_for_mask, return_all_outputs
+    if unroll:  # without the loop's call before, which draws masks of its own
+        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, *rest)
     time = 0 if time_major else 1
     if go_backwards:  # by hand: tf_keras's steps in a row set outputs to zero by a mask that it forgets to reverse
         inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
-        mask, go_backwards = None if mask is None else reverse(mask, [time]), False
+        mask = None if mask is None else reverse(mask, [time])
     # tf_keras calls the step once before its loop, whose body draws masks anew: those are the second ones.
     states = tuple(initial_states) + tuple(constants or ())
     step_function(tf.nest.map_structure(lambda x: tf.gather(x, 0, axis=time), inputs), states)
     _entered.append(_Loop())
     try:
-        return _stock_rnn(
-            step_function,
-            inputs,
-            initial_states,
-            go_backwards,
-            mask,
-            constants,
-            True,
-            input_length,
-            time_major,
-            zero_output_for_mask,
-            return_all_outputs,
-        )
+        return _stock_rnn(step_function, inputs, initial_states, False, mask, *rest)
     finally:
         _entered.pop()
