@@ -6,17 +6,15 @@ from the entered scope, so that they are the same on every mesh, on one device, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow as tf
 
 from runner.engine.dtensor import private
+from runner.engine.dtensor.operations import drawn
 from runner.model import scope
 
-_uniform, _normal = tf.random.stateless_uniform, tf.random.stateless_normal
-_truncated_normal = tf.random.stateless_truncated_normal
 _IN_EVALUATION = -1  # the step of what a layer draws there too, as one that is called with training=True
 
 
@@ -29,16 +27,34 @@ def handed_in(model: tf.Module) -> Iterator[None]:
     """
     private.let_walk(model)
     layers = [layer for layer in model.submodules if isinstance(layer, private.RandomLayer)]
-    generators = {id(generator): (layer, generator) for layer in layers for generator in [private.generator(layer)]}
-    classes = [type(generator) for _, generator in generators.values()]
-    for layer, generator in generators.values():
-        generator.layer_name, generator.__class__ = layer.name, _ScopedGenerator
+    names = {private.generator(layer): layer.name for layer in layers}
+    classes = {generator: type(generator) for generator in names}
+    for generator, name in names.items():
+        generator.layer_name, generator.__class__ = name, _ScopedGenerator
     try:
         yield
     finally:
-        for (_, generator), own in zip(generators.values(), classes, strict=True):
+        for generator, own in classes.items():
             generator.__class__ = own
             del generator.layer_name
+
+
+def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., tf.Tensor]:
+    """Returns the method that stands for one of a generator's that draw normal numbers."""
+
+    def draws(
+        self: _ScopedGenerator,
+        shape: tf.Tensor,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: tf.DType | None = None,
+        nonce: int | None = None,
+    ) -> tf.Tensor:
+        if scope.current() is None:
+            return stock(self, shape, mean, stddev, dtype, nonce)
+        return self.next_of(draw, shape, dtype=tf.as_dtype(dtype or "float32")) * stddev + mean
+
+    return draws
 
 
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
@@ -55,10 +71,11 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
             return tf.nn.experimental.general_dropout(
                 inputs,
                 rate,
-                uniform_sampler=lambda shape, **_: self._uniform(shape),
+                uniform_sampler=lambda shape, **_: self.next_of(drawn.uniform, shape, dtype=tf.float32),
                 noise_shape=noise_shape,
             )
-        keep = tf.cast(self._uniform(_static(noise_shape, inputs)) >= rate, inputs.dtype)
+        uniform = self.next_of(drawn.uniform, _static(noise_shape, inputs), dtype=tf.float32)
+        keep = tf.cast(uniform >= rate, inputs.dtype)
         return inputs * keep / (1.0 - rate)
 
     def random_uniform(
@@ -72,47 +89,20 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
         """Returns uniform numbers."""
         if scope.current() is None:
             return super().random_uniform(shape, minval, maxval, dtype, nonce)
-        dtype = tf.as_dtype(dtype or "float32")
-        highest = 1.0 if maxval is None and dtype.is_floating else maxval
-        return scope.replicate(_uniform(_known(shape), self._seed_pair(), minval, highest, dtype, alg="philox"))
+        return self.next_of(drawn.uniform, shape, minval, maxval, dtype=tf.as_dtype(dtype or "float32"))
 
-    def random_normal(
-        self,
-        shape: tf.Tensor,
-        mean: float = 0.0,
-        stddev: float = 1.0,
-        dtype: tf.DType | None = None,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
-        """Returns normal numbers."""
-        if scope.current() is None:
-            return super().random_normal(shape, mean, stddev, dtype, nonce)
-        drawn = _normal(_known(shape), self._seed_pair(), dtype=tf.as_dtype(dtype or "float32"), alg="philox")
-        return scope.replicate(drawn) * stddev + mean
-
-    def truncated_normal(
-        self,
-        shape: tf.Tensor,
-        mean: float = 0.0,
-        stddev: float = 1.0,
-        dtype: tf.DType | None = None,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
-        """Returns normal numbers of at most two standard deviations."""
-        if scope.current() is None:
-            return super().truncated_normal(shape, mean, stddev, dtype, nonce)
-        drawn = _truncated_normal(
-            _known(shape), self._seed_pair(), dtype=tf.as_dtype(dtype or "float32"), alg="philox"
-        )
-        return scope.replicate(drawn) * stddev + mean
+    random_normal = _normal(private.RandomGenerator.random_normal, drawn.normal)
+    truncated_normal = _normal(private.RandomGenerator.truncated_normal, drawn.truncated_normal)
 
     def make_seed_for_stateless_op(self) -> tf.Tensor:
         """Returns a seed (2,), of what a layer draws by itself."""
         return super().make_seed_for_stateless_op() if scope.current() is None else self._seed_pair()
 
-    def _uniform(self, shape: tf.Tensor | Sequence[int]) -> tf.Tensor:
-        """Returns float32 numbers in [0, 1), drawn whole on each device: what is drawn split depends on the mesh."""
-        return scope.replicate(_uniform(shape, self._seed_pair(), dtype=tf.float32, alg="philox"))
+    def next_of(
+        self, draw: drawn.Draw, shape: tf.Tensor | Sequence[int], *bounds: object, dtype: tf.DType
+    ) -> tf.Tensor:
+        """Returns the numbers of the layer's next draw, whole on each device."""
+        return draw(_known(shape), self._seed_pair(), *bounds, dtype=dtype, alg="philox")
 
     def _seed_pair(self) -> tf.Tensor:
         held = scope.current()
@@ -131,9 +121,6 @@ def _static(noise_shape: tf.Tensor | Sequence[int] | None, inputs: tf.Tensor) ->
     """Returns a noise shape in numbers: each dim is 1, or the inputs'."""
     if noise_shape is None:
         return list(inputs.shape)
-    sizes: Any = noise_shape
-    if isinstance(noise_shape, tf.Tensor):
-        known = tf.get_static_value(noise_shape)
-        sizes = noise_shape.op.inputs if known is None and noise_shape.op.type == "Pack" else known
-    found = [tf.get_static_value(size) if tf.is_tensor(size) else size for size in sizes]
+    known = tf.get_static_value(noise_shape, partial=True)
+    found = [tf.get_static_value(size) for size in known]
     return [int(whole if size is None else size) for size, whole in zip(found, inputs.shape, strict=True)]

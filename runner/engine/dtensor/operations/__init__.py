@@ -19,13 +19,7 @@ from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import convolution, drawn, loops, normalization, order, windows
 from runner.engine.dtensor.private import ARRAYS, BACKEND, GRU, KERNELS, LSTM, MANIPULATIONS, NN, RAW_ARRAYS, STATELESS
 
-_CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for
-
-
-def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that AutoGraph leaves alone."""
-    left: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
-    return left
+_CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for; it leaves the others alone
 
 
 @contextlib.contextmanager
@@ -34,7 +28,8 @@ def replaced() -> Iterator[None]:
     before = [(module, name, getattr(module, name)) for module, name, _ in REPLACED]
     try:
         for module, name, function in REPLACED:
-            setattr(module, name, function if name in _CALLS_BACK else _as_written(function))
+            as_written = tf.autograph.experimental.do_not_convert(function)
+            setattr(module, name, function if name in _CALLS_BACK else as_written)
         yield
     finally:
         for module, name, function in before:
@@ -52,7 +47,7 @@ REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., Any]], ...] = (
     (BACKEND, "conv2d_transpose", convolution.conv2d_transpose),
     (BACKEND, "rnn", loops.rnn),
     (BACKEND.ContextValueCache, "_key", loops.mask_context),
-    (BACKEND, "reverse", order.backend_reverse),
+    (BACKEND, "reverse", order.reverse),
     (LSTM, "lstm_with_backend_selection", LSTM.standard_lstm),
     (GRU, "gru_with_backend_selection", GRU.standard_gru),
     (ARRAYS, "reverse", order.reverse),

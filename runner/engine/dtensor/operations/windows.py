@@ -68,83 +68,42 @@ def channels_last(compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, data_
     return tf.transpose(y, [0, rank - 1, *range(1, rank - 1)])
 
 
-def _pooled(
-    x: tf.Tensor,
-    ksize: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    data_format: str,
-    reduce: Callable[[list[tf.Tensor], Array], tf.Tensor],
-    fill: float,
-) -> tf.Tensor:
-    """Returns a pooling as a reduction of (the tensors of a window's places, how many of them are no padding)."""
-    rank = len(x.shape)
-    size, steps = spatial(ksize, data_format, rank), spatial(strides, data_format, rank)
-    ones = [1] * len(size)
-
-    def pool(last: tf.Tensor) -> tf.Tensor:
-        lengths = last.shape[1:-1]
-        pads = pads_of(lengths, size, steps, padding, ones)
-        counts = [
-            _inside(int(length), window, step, pad)
-            for length, window, step, pad in zip(lengths, size, steps, pads, strict=True)
-        ]
-        count = functools.reduce(np.multiply.outer, counts)
-        return reduce(list(windows(padded(last, pads, fill), size, steps, ones)), count[None, ..., None])
-
-    return channels_last(pool, x, data_format)
-
-
 def _inside(length: int, window: int, stride: int, pad: tuple[int, int]) -> Array:
     """Returns how many places of each window along a dim are no padding."""
     starts = np.arange(0, length + sum(pad) - window + 1, stride) - pad[0]
     return np.minimum(starts + window, length) - np.maximum(starts, 0)
 
 
-def _average(parts: list[tf.Tensor], count: Array) -> tf.Tensor:
-    total = tf.add_n(parts)
-    return total / tf.constant(count, total.dtype)
+def _pooling(kind: str) -> Callable[..., tf.Tensor]:
+    """Returns what stands for a raw pooling operation, `AvgPool`, `AvgPool3D` or `MaxPool3D`."""
+
+    def pooling(
+        input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
+        ksize: Sequence[int],
+        strides: Sequence[int],
+        padding: str,
+        data_format: str = "NHWC",
+        name: str | None = None,
+    ) -> tf.Tensor:
+        size, steps = (spatial(each, data_format, len(input.shape)) for each in (ksize, strides))
+        ones = [1] * len(size)
+
+        def pool(x: tf.Tensor) -> tf.Tensor:
+            lengths = [int(length) for length in x.shape[1:-1]]
+            pads = pads_of(lengths, size, steps, padding, ones)
+            fill = x.dtype.min if kind == "MaxPool3D" else 0.0
+            parts = list(windows(padded(x, pads, fill), size, steps, ones))
+            if kind == "MaxPool3D":
+                return functools.reduce(tf.maximum, parts)  # of equals the first has the gradient, as in TensorFlow's
+            counts = [_inside(*dim) for dim in zip(lengths, size, steps, pads, strict=True)]
+            count = functools.reduce(np.multiply.outer, counts)[None, ..., None]
+            total = tf.add_n(parts)
+            return total / tf.constant(count, total.dtype)
+
+        with tf.name_scope(name or kind):
+            return channels_last(pool, input, data_format)
+
+    return pooling
 
 
-def _maximum(parts: list[tf.Tensor], count: Array) -> tf.Tensor:
-    del count
-    return functools.reduce(tf.maximum, parts)  # of equals the first has the gradient, as in TensorFlow's own
-
-
-def avg_pool(
-    value: tf.Tensor,
-    ksize: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    data_format: str = "NHWC",
-    name: str | None = None,
-) -> tf.Tensor:
-    """Stands for the raw operation AvgPool."""
-    with tf.name_scope(name or "AvgPool"):
-        return _pooled(value, ksize, strides, padding, data_format, _average, 0.0)
-
-
-def avg_pool3d(
-    input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
-    ksize: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    data_format: str = "NDHWC",
-    name: str | None = None,
-) -> tf.Tensor:
-    """Stands for the raw operation AvgPool3D."""
-    with tf.name_scope(name or "AvgPool3D"):
-        return _pooled(input, ksize, strides, padding, data_format, _average, 0.0)
-
-
-def max_pool3d(
-    input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
-    ksize: Sequence[int],
-    strides: Sequence[int],
-    padding: str,
-    data_format: str = "NDHWC",
-    name: str | None = None,
-) -> tf.Tensor:
-    """Stands for the raw operation MaxPool3D."""
-    with tf.name_scope(name or "MaxPool3D"):
-        return _pooled(input, ksize, strides, padding, data_format, _maximum, input.dtype.min)
+avg_pool, avg_pool3d, max_pool3d = _pooling("AvgPool"), _pooling("AvgPool3D"), _pooling("MaxPool3D")
