@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.engine.dtensor.origins import Member, Origins, device_groups
+from runner.engine.device_groups import device_groups
+from runner.engine.dtensor.origins import Member, Origins
 from runner.engine.dtensor.origins import phase as phase_of
 from runner.layout import Placement
 from tests import forks
@@ -21,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 
 def test_devices_of_a_group_differ_in_its_axes_only() -> None:
     groups = device_groups({"batch": 2, "one": 1, "height": 2, "width": 2})
-    assert groups[("width",)] == [0, 0, 2, 2, 4, 4, 6, 6]
-    assert groups[("batch",)] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert groups[("height", "width")] == [0, 0, 0, 0, 4, 4, 4, 4]
-    assert set(groups[("batch", "height", "width")]) == {0}
+    assert groups[("width",)] == {frozenset(pair) for pair in ((0, 1), (2, 3), (4, 5), (6, 7))}
+    assert groups[("batch",)] == {frozenset(pair) for pair in ((0, 4), (1, 5), (2, 6), (3, 7))}
+    assert groups[("height", "width")] == {frozenset(range(4)), frozenset(range(4, 8))}
+    assert groups[("batch", "height", "width")] == {frozenset(range(8))}
     assert len(groups) == 8
-    assert groups[()] == list(range(8))
+    assert groups[()] == {frozenset([device]) for device in range(8)}
 
 
 @pytest.mark.parametrize(

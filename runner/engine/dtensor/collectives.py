@@ -11,12 +11,14 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from runner.config.errors import EngineError
 from runner.engine.base import Collective
-from runner.engine.dtensor.origins import PACKED_SCOPE, Member, Origins, device_groups, partition, phase
+from runner.engine.device_groups import device_groups
+from runner.engine.dtensor.origins import PACKED_SCOPE, Member, Origins, phase
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.private import function_names, function_nodes
 from runner.layout import Placement
@@ -162,8 +164,9 @@ def _axis(nodes: Mapping[str, NodeDef], node: NodeDef, axes: Mapping[str, int]) 
     table = _producer(nodes, key.input[0]) if key is not None and key.op == "Slice" else None
     if table is None or table.op != "Const":
         raise EngineError(f"collective {node.name}: its table of groups was not found")
-    groups = tf.make_ndarray(table.attr["value"].tensor).reshape(-1)
+    groups = tf.make_ndarray(table.attr["value"].tensor).reshape(-1)  # each device's
+    found = {frozenset(np.flatnonzero(groups == group).tolist()) for group in groups}
     for names, expected in device_groups(axes).items():
-        if partition(groups.tolist()) == partition(expected):
+        if found == expected:
             return "+".join(names)
     raise EngineError(f"collective {node.name}: its groups {groups.tolist()} are those of no axes of the mesh")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from runner.layout import Placement
 
@@ -28,29 +25,6 @@ class Member:
     name: str
     shape: tuple[int, ...]
     origin: str = ""
-
-
-def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], list[int]]:
-    """Returns, for every choice of axes, the group of each device; the devices of a group differ in those axes only.
-
-    Args:
-      axes: mesh axis to size; devices are numbered row-major.
-    """
-    real = [name for name, size in axes.items() if size > 1]
-    sizes = tuple(axes[name] for name in real)
-    places = np.arange(math.prod(sizes)).reshape(sizes)
-    found: dict[tuple[str, ...], list[int]] = {}
-    for count in range(len(real) + 1):
-        for chosen in itertools.combinations(range(len(real)), count):
-            first = places[tuple(slice(0, 1) if i in chosen else slice(None) for i in range(len(real)))]
-            found[tuple(real[i] for i in chosen)] = np.broadcast_to(first, sizes).reshape(-1).tolist()
-    return found
-
-
-def partition(keys: Sequence[int]) -> list[int]:
-    """Returns group numbers in the order of their first device, so that equal groupings are equal lists."""
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 def phase(name: str) -> str:

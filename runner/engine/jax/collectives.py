@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from runner.config.errors import EngineError
 from runner.engine.base import Collective
+from runner.engine.device_groups import device_groups
 from runner.layout import Placement
 
 _KINDS = {
@@ -217,24 +218,6 @@ def _moved_along(pairs: Sequence[Sequence[int]], axes: Mapping[str, int]) -> str
         places = zip(axes, np.unravel_index(source, sizes), np.unravel_index(target, sizes), strict=True)
         moved |= {name for name, a, b in places if a != b}
     return "+".join(name for name in axes if name in moved)
-
-
-def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], set[frozenset[int]]]:
-    """Returns, for every choice of axes, the groups of devices that differ in those axes only.
-
-    Args:
-      axes: mesh axis to size; devices are numbered row-major.
-    """
-    real = [name for name, size in axes.items() if size > 1]
-    ids = np.arange(math.prod(axes.values())).reshape([axes[name] for name in real])
-    found = {}
-    for count in range(len(real) + 1):
-        for chosen in itertools.combinations(range(len(real)), count):
-            outer = [i for i in range(len(real)) if i not in chosen]
-            width = math.prod(ids.shape[i] for i in chosen)
-            rows = ids.transpose([*outer, *chosen]).reshape(-1, width)
-            found[tuple(real[i] for i in chosen)] = {frozenset(int(n) for n in row) for row in rows}
-    return found
 
 
 class _Origins:
