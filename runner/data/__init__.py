@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
 from runner.data.augment import augmented
-from runner.data.base import Dataset, Encoding
+from runner.data.base import TARGETS, Dataset, Encoding
 from runner.data.cut import Whole, make_dataset
 from runner.data.standardize import chosen, measured, standardized
 
@@ -19,7 +19,6 @@ __all__ = ["Dataset", "load", "load_run"]
 # Imported when one is asked for: what each of them imports takes longer than a refused config may.
 _SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)}
 _TFDS = "runner.data.sources.tfds"
-_TARGETS = ("label", "labels", "target", "y")  # what a task predicts where its config names nothing
 
 
 class _Source(Protocol):
@@ -35,13 +34,13 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
       config: the run's.
       encoding: of the recorded run that other data is read for; None: it is made of this data.
     """
-    targets = config.task.target or list(_TARGETS)
+    targets = config.task.target or TARGETS
     keep = [*targets, *([config.task.example_weight] if config.task.example_weight else [])]
     return load(config.dataset, config.trainer.seed, encoding, keep)
 
 
 def load(
-    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, keep: Collection[str] = _TARGETS
+    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, keep: Collection[str] = TARGETS
 ) -> Dataset:
     """Loads a dataset and cuts it, fetching and decoding it first where that was not done yet.
 

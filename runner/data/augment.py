@@ -7,19 +7,19 @@ specs and draws nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from runner.config.checks_augment import options
-from runner.config.errors import DataError, refuse
+from runner.config.errors import ConfigError, DataError, refuse
 from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Partner, Specs, Step
-from runner.data.base import Array, ArraySource, ArraySpec, DataSource, ExampleSource, Rows
+from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, DataSource, ExampleSource, Rows, column, stacked
 from runner.data.cut import Selection
 from runner.model import target
 
@@ -49,6 +49,11 @@ class Own(Step[StepOptions]):
     def after(self) -> dict[str, ArraySpec]:
         """Returns the specs of what it gave for one example."""
         return dict(self.result)
+
+    def keeps(self, name: str) -> bool:
+        """It may change any array."""
+        del name
+        return False
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         """Calls it."""
@@ -96,11 +101,11 @@ class Augmented:
 
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of some examples, each (len(rows), *shape), as an epoch draws them."""
-        made = {name: np.empty((len(rows), *spec.shape), spec.dtype) for name, spec in self.specs.items()}
-        for place, row in enumerate(rows):
-            for name, array in self.example(int(row), epoch).items():
-                made[name][place] = array
-        return made
+        return stacked(self.specs, rows, lambda row: self.example(row, epoch))
+
+    def column(self, name: str) -> Array | None:
+        """Returns one array whole, where no step changes it and the source has it so."""
+        return column(self.source, name) if all(step.keeps(name) for step in self.steps) else None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example, as an epoch draws them."""
@@ -122,7 +127,7 @@ class Augmented:
     def _made(self, row: int, epoch: int, steps: int) -> Arrays:
         """Returns an example behind the first steps."""
         arrays = _example(self.source, row, original=self._originals)
-        rng = generator(self.seed, epoch, row) if self.training else generator(self.seed, 0, row)
+        rng = generator(self.seed, epoch if self.training else 0, row)
         for place, step in enumerate(self.steps[:steps]):
             try:
                 if self.training or (isinstance(step, Own) and step.everywhere):
@@ -196,11 +201,19 @@ def _own(key: str, step: AugmentConfig, before: Augmented) -> Own:
     """Returns a user's step; what it gives is found by calling it for the first example."""
     everywhere = step.options.get(ON) == "all"
     given = {name: value for name, value in step.options.items() if name != ON}
-    own = Own(StepOptions(), key, before.specs, before.size, load(key, step.target), given, everywhere)
+    call: OwnStep = target.load(step.target, f"{key}._target_")
+    own = Own(StepOptions(), key, before.specs, before.size, call, given, everywhere)
     probe = Augmented(before.source, (*before.steps, own), before.seed, True, before.specs)
     arrays = probe._made(0, 0, len(probe.steps))
     result = {}
     for name, array in arrays.items():
+        if name in RESERVED or array.dtype.kind not in "biuf":
+            raise refuse(
+                f"{key}._target_",
+                step.target,
+                allowed=f"numbers, not called {' or '.join(RESERVED)}; it gives {name!r} of {array.dtype}",
+                mend="leave that array out",
+            )
         spec = before.specs.get(name)
         same = spec is not None and (spec.shape, spec.dtype) == (array.shape, str(array.dtype))
         if spec is not None and same:
@@ -215,17 +228,25 @@ def _own(key: str, step: AugmentConfig, before: Augmented) -> Own:
             allowed="what changes shapes, dtypes or names is for evaluations too, and this one is for training alone",
             mend=f"add {ON}: all to the step",
         )
-    return Own(StepOptions(), key, before.specs, before.size, own.call, given, everywhere, result)
+    return replace(own, result=result)
 
 
-def load(key: str, path: str) -> OwnStep:
-    """Imports a user's step.
+def make(source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
+    """Writes examples into arrays (len(rows), *shape) by name, in whichever thread or process this runs.
 
     Raises:
-      ConfigError: the import fails, or what it finds is not callable.
+      DataError: one can't be made; names it.
     """
-    found: OwnStep = target.load(path, f"{key}._target_")
-    return found
+    for place, row in enumerate(rows):
+        try:
+            arrays = source.example(int(row), epoch)
+        except (ConfigError, DataError):
+            raise
+        except Exception as error:  # whatever a user's code raises
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise DataError(f"{name_of(source, int(row))} can't be made ({why})") from error
+        for name, array in arrays.items():
+            made[name][place] = array
 
 
 def sources(source: DataSource) -> list[DataSource]:

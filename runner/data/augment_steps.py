@@ -62,6 +62,10 @@ class Step(Generic[Options]):
         """Returns the specs of what it gives."""
         return dict(self.specs)
 
+    def keeps(self, name: str) -> bool:
+        """Tells whether an array is behind it as before it, in every example."""
+        return name not in self._images
+
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         """Returns an example changed by chance; whatever it draws comes from `rng`."""
         del rng, partner
@@ -263,6 +267,10 @@ class _Mix(Step[Options]):
             name: ArraySpec((len(spec.names),), "float32", names=spec.names) if self._categories(name) else spec
             for name, spec in self.specs.items()
         }
+
+    def keeps(self, name: str) -> bool:
+        del name
+        return False
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         return {

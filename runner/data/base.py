@@ -115,6 +115,10 @@ class ArraySource:
         """Number of examples."""
         return len(next(iter(self.arrays.values())))
 
+    def column(self, name: str) -> Array:
+        """Returns one array whole."""
+        return self.arrays[name]
+
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples; what is on disk is read in the order in which it lies there."""
         if not any(isinstance(array, np.memmap) for array in self.arrays.values()):
@@ -124,6 +128,12 @@ class ArraySource:
             name: array[there][back] if isinstance(array, np.memmap) else array[rows]
             for name, array in self.arrays.items()
         }
+
+
+def column(source: DataSource, name: str) -> Array | None:
+    """Returns one array of a source whole, (size, ...); None where every example would have to be made for it."""
+    whole: Callable[[str], Array | None] | None = getattr(source, "column", None)
+    return None if whole is None else whole(name)
 
 
 def empty(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]:

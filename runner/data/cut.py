@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema_data import OWN, DatasetConfig
-from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, Encoding, Rows
+from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, Encoding, Rows, column, empty
 from runner.data.splits import Slice, parse_split, resolve
 
 RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which makes gathering rows faster
@@ -39,15 +38,6 @@ class Whole:
     digest: str
     source: str
     encoding: Encoding = field(default_factory=Encoding)
-
-
-@runtime_checkable
-class HasColumns(Protocol):
-    """A source that holds some of its arrays whole, as image_folder its labels."""
-
-    def column(self, name: str) -> Array:
-        """Returns one array whole, (size, ...)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +72,7 @@ class Selection:
             return source.read(own[rows])
         starts = np.cumsum([0, *(len(own) for _, own in self.pieces)])
         piece = np.searchsorted(starts, rows, side="right") - 1
-        arrays = {name: np.empty((len(rows), *spec.shape), spec.dtype) for name, spec in self.specs.items()}
+        arrays = empty(self.specs, len(rows))
         for number, (source, own) in enumerate(self.pieces):
             here = np.flatnonzero(piece == number)
             if len(here):
@@ -90,22 +80,10 @@ class Selection:
                     arrays[name][here] = array
         return arrays
 
-
-class ColumnSelection(Selection):
-    """Some examples of sources that hold arrays whole."""
-
-    def column(self, name: str) -> Array:
-        """Returns one array whole, (size, ...)."""
-        return np.concatenate([_column(source, name)[own] for source, own in self.pieces])
-
-
-def _column(source: DataSource, name: str) -> Array:
-    return source.column(name) if isinstance(source, HasColumns) else cast(ArraySource, source).arrays[name]
-
-
-def _selection(pieces: Sequence[tuple[DataSource, Rows]], specs: Mapping[str, ArraySpec]) -> Selection:
-    whole = all(isinstance(source, ArraySource | HasColumns) for source, _ in pieces)
-    return (ColumnSelection if whole else Selection)(pieces, specs)
+    def column(self, name: str) -> Array | None:
+        """Returns one array whole, where each source has it so."""
+        found = [whole[rows] for source, rows in self.pieces if (whole := column(source, name)) is not None]
+        return np.concatenate(found) if len(found) == len(self.pieces) else None
 
 
 def make_dataset(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
@@ -199,7 +177,7 @@ def select(key: str, text: str, whole: Whole) -> DataSource:
     if len(arrays) < len(pieces):
         if len(pieces) == 1 and (pieces[0][1], pieces[0][2]) == (0, pieces[0][0].size):
             return pieces[0][0]
-        return _selection([(source, np.arange(start, stop)) for source, start, stop in pieces], specs)
+        return Selection([(source, np.arange(start, stop)) for source, start, stop in pieces], specs)
     joined = {name: _gathered([piece[name] for piece in arrays]) for name in specs}
     _check_categories(key, text, whole, joined, specs)
     return ArraySource(joined, specs)
@@ -259,4 +237,4 @@ def _part(source: DataSource, share: float, entropy: Sequence[int], key: str) ->
 def _rows(source: DataSource, rows: Rows) -> DataSource:
     if isinstance(source, ArraySource) and sum(array.nbytes for array in source.arrays.values()) < RAM_BYTES:
         return ArraySource({name: _read_only(array[rows]) for name, array in source.arrays.items()}, source.specs)
-    return _selection([(source, rows)], source.specs)
+    return Selection([(source, rows)], source.specs)

@@ -87,14 +87,11 @@ class Prefetcher(Generic[Item, Placed]):
         end: BaseException | None = None
         try:
             for item in self._items:
-                if self._stopped.is_set() or not self._hand(self._placed(item)):
+                if self._stopped.is_set() or not self._hand((self._place(item),)):
                     return
         except BaseException as error:  # carried over to the thread that consumes
             end = error
         self._hand(end)
-
-    def _placed(self, item: Item) -> tuple[Placed]:
-        return (self._place(item),)
 
     def _hand(self, ready: tuple[Placed] | BaseException | None) -> bool:
         while not self._stopped.is_set():

@@ -19,13 +19,11 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 
 import cloudpickle
 import grain
-import numpy as np
 from absl import flags
 
 from runner.config.errors import DataError
-from runner.data.augment import Augmented, name_of
-from runner.data.base import Array, Rows
-from runner.data.making import make
+from runner.data.augment import Augmented, make, name_of
+from runner.data.base import Array, Rows, empty
 
 _MADE, _FAILED = "made", "failed"
 _LAST_ANSWER_S = 2.0
@@ -73,7 +71,9 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             if request.source is not None:
                 self._sources[request.number] = cloudpickle.loads(request.source)
             source = self._sources[request.number]
-            return {_MADE: _made(source, request.epoch, request.rows)}
+            made = empty(source.specs, len(request.rows))
+            make(source, request.epoch, request.rows, made)
+            return {_MADE: made}
         except Exception as error:  # told as a value: an exception would end the worker
             text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             return {_FAILED: " ".join(text.split())}
@@ -95,12 +95,6 @@ class _Stream(grain.IterDataset):  # type: ignore[misc]
 
     def __iter__(self) -> _Answers:
         return _Answers(*self._place)
-
-
-def _made(source: Augmented, epoch: int, rows: Rows) -> dict[str, Array]:
-    made = {name: np.empty((len(rows), *spec.shape), spec.dtype) for name, spec in source.specs.items()}
-    make(source, epoch, rows, made)
-    return made
 
 
 class _Worker:

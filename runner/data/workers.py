@@ -19,9 +19,8 @@ import numpy as np
 
 from runner.config.errors import DataError, refuse
 from runner.config.schema_data import DatasetConfig
-from runner.data.augment import Augmented, sources
-from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows
-from runner.data.making import make
+from runner.data.augment import Augmented, make, sources
+from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty
 from runner.host import cores
 
 logger = logging.getLogger(__name__)
@@ -39,12 +38,8 @@ class Chunks(Protocol):
         ...
 
 
-class Processes(Protocol):
+class Processes(Chunks, Protocol):
     """Worker processes, as `runner.data.processes` starts them."""
-
-    def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
-        """As `Chunks`."""
-        ...
 
     def can_take(self, source: Augmented) -> str:
         """Returns why a source can't be handed to another process; empty where it can."""
@@ -117,7 +112,7 @@ class Reader:
         if self._make is None:
             arrays = self.source.read(flat)
             return Reading({name: array.reshape(*rows.shape, *array.shape[1:]) for name, array in arrays.items()}, [])
-        whole = {name: np.empty((len(flat), *spec.shape), spec.dtype) for name, spec in self.specs.items()}
+        whole = empty(self.specs, len(flat))
         pending = [self._submit(self._chunk(epoch, flat, whole, at)) for at in range(0, len(flat), _CHUNK)]
         return Reading({name: array.reshape(*rows.shape, *array.shape[1:]) for name, array in whole.items()}, pending)
 
@@ -214,6 +209,5 @@ def _wants_process(source: Augmented) -> bool:
     if not source.holds_gil or importlib.util.find_spec("grain") is None:
         return False
     tried, began = min(_TRIED, source.size), time.thread_time()  # what waits for a disk lets go of the lock
-    made = {name: np.empty((tried, *spec.shape), spec.dtype) for name, spec in source.specs.items()}
-    make(source, 0, np.arange(tried), made)
+    make(source, 0, np.arange(tried), empty(source.specs, tried))
     return (time.thread_time() - began) / max(tried, 1) > _SLOW_S

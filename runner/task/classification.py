@@ -13,13 +13,13 @@ import numpy as np
 from runner.config.checks_values import within
 from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_task import ClassificationOptions, TaskConfig
-from runner.data.base import Array, ArraySpec, DataSource
+from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.host.late import late
 from runner.metrics import MAXIMIZE
 from runner.task.base import Evaluation, OutputSpec, Report, Table, Tensor
 from runner.task.checks import check_output, not_logits
 from runner.task.namespace import Namespace
-from runner.task.supervised import Supervised, as_vector, counted, holds_columns, is_real, needed, read_columns, roles
+from runner.task.supervised import Supervised, as_vector, counted, is_real, needed, read_columns, roles
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -142,20 +142,21 @@ class Classification(Supervised):
             )
         if len(names) < 2:
             raise refuse("task.classes", classes, allowed="at least 2 classes", mend="set task.classes=2")
-        if classes is not None and train is not None and not self._is_soft and holds_columns(train):
-            self._check_labels(read_columns(train, [self._target])[self._target], len(names))
+        labels = None if classes is None or train is None or self._is_soft else column(train, self._target)
+        if labels is not None:
+            self._check_labels(labels, len(names))
         return names
 
     def _counted_names(self, train: DataSource | None) -> tuple[str, ...]:
         """Returns numbers as names, as many as the train split's labels need."""
-        if train is None or not holds_columns(train):
+        labels = None if train is None else column(train, self._target)
+        if labels is None:
             raise refuse(
                 "task.classes",
                 None,
                 allowed=f"array {self._target} names none",
                 mend="say how many, as task.classes=10",
             )
-        labels = read_columns(train, [self._target])[self._target]
         count = max(int(labels.max(initial=0)) + 1, 2)
         self._check_labels(labels, count)
         return tuple(map(str, range(count)))

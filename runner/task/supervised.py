@@ -9,12 +9,11 @@ import numpy as np
 
 from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_task import TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
+from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
 from runner.metrics import MINIMIZE
 from runner.task.base import LOSS, Task, Tensor
 from runner.task.namespace import Namespace
 
-_TARGETS = ("label", "labels", "target", "y")
 _BLOCK = 256  # examples that are read at a time
 
 
@@ -50,7 +49,7 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
     Raises:
       ConfigError: names an array that the dataset has not, and those that it has.
     """
-    target = tuple(config.target) or tuple([name for name in _TARGETS if name in arrays][:1])
+    target = tuple(config.target) or tuple([name for name in TARGETS if name in arrays][:1])
     for key, names in (
         ("target", target),
         ("inputs", config.inputs or ()),
@@ -64,7 +63,7 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
         raise refuse(
             "task.target",
             None,
-            allowed=f"{_has(arrays)}, of which none is named {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}",
+            allowed=f"{_has(arrays)}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
             mend=f"name what is to be predicted, as task.target={first}",
         )
     taken = {*target, config.example_weight}
@@ -152,7 +151,7 @@ def counted(ops: Namespace, batch: Mapping[str, Tensor], values: Tensor, axis: S
 def read_columns(source: DataSource, names: Sequence[str], count: int | None = None) -> dict[str, Array]:
     """Returns whole arrays of a split, in its order.
 
-    A source that holds them as they are gives each by `column(name)` or in `arrays`; others are read block by block.
+    What the source has whole is taken so; else it is read block by block.
 
     Args:
       source: the split.
@@ -160,19 +159,12 @@ def read_columns(source: DataSource, names: Sequence[str], count: int | None = N
       count: of the first so many examples; None: all.
     """
     size = source.size if count is None else min(count, source.size)
-    column, held = getattr(source, "column", None), getattr(source, "arrays", None)
-    if column is not None:
-        return {name: np.asarray(column(name))[:size] for name in names}
-    if held is not None:
-        return {name: np.asarray(held[name][:size]) for name in names}
+    whole = {name: held for name in names if (held := column(source, name)) is not None}
+    if len(whole) == len(names):
+        return {name: np.asarray(held[:size]) for name, held in whole.items()}
     blocks = [source.read(np.arange(at, min(at + _BLOCK, size))) for at in range(0, size, _BLOCK)]
     empty = {name: np.zeros((0, *source.specs[name].shape), source.specs[name].dtype) for name in names}
     return {name: np.concatenate([empty[name], *(block[name] for block in blocks)]) for name in names}
-
-
-def holds_columns(source: DataSource) -> bool:
-    """Tells whether whole arrays can be had without reading every example."""
-    return hasattr(source, "column") or hasattr(source, "arrays")
 
 
 def needed(key: str, value: object, train: DataSource | None) -> DataSource:

@@ -8,7 +8,7 @@ from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import images
 from runner.data.augment import augmented, generator
-from runner.data.base import ArraySource, ArraySpec, DataSource
+from runner.data.base import ArraySource, ArraySpec, DataSource, column
 from tests.data.pictures import picture
 
 NAMES = ("ant", "bee", "cat")
@@ -210,6 +210,14 @@ def broken(arrays, rng):  # noqa: ARG001
     raise ValueError(f"not {int(arrays['label'])}")
 
 
+def objects(arrays, rng):  # noqa: ARG001
+    return arrays | {"words": np.array(["a", None], object)}
+
+
+def weighing(arrays, rng):  # noqa: ARG001
+    return arrays | {"weight": np.ones(())}
+
+
 def keyless(arrays):
     return arrays
 
@@ -229,6 +237,15 @@ def test_own_steps_that_change_shapes_are_for_every_split():
         data = made(own("wider", on="all"), train=train)
         assert data.specs["image"].shape == (16, 32, 3)
         assert data.read(np.arange(2))["image"].shape == (2, 16, 32, 3)
+
+
+def test_labels_are_had_whole_where_no_step_changes_them():
+    whole = column(made(step("flip"), step("color", hue=0.1)), "label")
+    assert whole is not None
+    assert whole.tolist() == (np.arange(12) % 3).tolist()
+    for data in (made(step("mixup")), made(own("darker"))):
+        assert column(data, "label") is None
+    assert column(made(step("flip")), "image") is None
 
 
 def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
@@ -275,6 +292,12 @@ def test_steps_are_refused_for_arrays_that_they_do_not_take():
         made(step("color", hue=0.1), data=source(dtype="float32"))
     with pytest.raises(ConfigError, match=r"size=\[30, 30\] is refused: at most \[20, 20\]"):
         made(step("random_crop", size=[30, 30], padding=2))
+    for name, said in (
+        ("objects", "gives 'words' of object"),
+        ("weighing", "it gives 'weight'"),
+    ):
+        with pytest.raises(ConfigError, match=rf"augment\[0\]\._target_=.*{said}.*; leave that array out"):
+            made(own(name, on="all"))
     counts = ArraySource(
         {"image": np.zeros((2, 4, 4, 1), np.uint8), "count": np.ones(2, np.int64)},
         {"image": ArraySpec((4, 4, 1), "uint8", ("height", "width", "channel")), "count": ArraySpec((), "int64")},

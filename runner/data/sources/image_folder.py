@@ -23,13 +23,12 @@ from runner.config.errors import DataError, refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.augment import sizing
-from runner.data.base import Array, ArraySpec, Encoding, Rows
+from runner.data.base import SPLITS, Array, ArraySpec, Encoding, Rows, stacked
 from runner.data.cut import Whole
 from runner.data.sources.image_scan import SUFFIXES, Scanned, scan
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation", "test")
 _SHOWN = 3  # file names in a message
 
 
@@ -41,9 +40,10 @@ class ImageFolder:
       root: the folder.
       files: paths below it, with `/`.
       labels: int32, the class of each.
-      size: height and width that images are resized to.
+      image_size: height and width that images are resized to.
       channels: 1, 3 or 4.
       specs: of `image` and `label`.
+      holds_gil: decoding lets go of the interpreter's lock.
     """
 
     root: Path
@@ -61,11 +61,11 @@ class ImageFolder:
 
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns images, each resized, and labels."""
-        made = {name: np.empty((len(rows), *spec.shape), spec.dtype) for name, spec in self.specs.items()}
-        for place, row in enumerate(rows):
-            for name, array in self.example(int(row)).items():
-                made[name][place] = array
-        return made
+        return stacked(self.specs, rows, self.example)
+
+    def column(self, name: str) -> Array | None:
+        """Returns the labels, for which no file is read."""
+        return self.labels if name == "label" else None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns one image, resized, and its label."""
@@ -197,7 +197,7 @@ def _check_classes(config: DatasetConfig, names: Sequence[str], classes: Sequenc
         raise refuse(
             "dataset.path",
             config.path,
-            allowed=f"at least 2 classes, and there is one folder, {classes[0]}",
+            allowed=f"at least 2 classes, and there is one folder, {classes[0]}, with images",
             mend="put the images of each class into a folder of its name",
         )
 
