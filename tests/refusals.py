@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -25,6 +27,13 @@ class Refusal:
 def refusal(args: str, *shown: str) -> Refusal:
     """Returns a refusal of overrides that hold no blank."""
     return Refusal(tuple(args.split()), shown)
+
+
+def chosen_cases(request: pytest.FixtureRequest) -> list[Refusal]:
+    """Returns the cases of a module's tests that this session runs."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    mine = [item.callspec.params for item in items if item.module is request.module and hasattr(item, "callspec")]
+    return [params["case"] for params in mine if "case" in params]
 
 
 def refuse_all(cases: Sequence[Refusal], folder: Path) -> dict[tuple[str, ...], dict[str, Any]]:

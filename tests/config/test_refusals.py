@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.refusals import ROOT, Refusal, assert_refused, name, refusal, refuse_all
+from tests.refusals import ROOT, Refusal, assert_refused, chosen_cases, name, refusal, refuse_all
 from tests.refused_command_lines import COMMAND_LINES
 
 HEAVY = ("tensorflow", "tf_keras", "jax", "mlflow", "keras")
@@ -299,11 +299,13 @@ def user_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, Any]]:
-    """What each of REFUSALS did, all in one process of their own; each had the folder `<number>` for its run."""
+def refused(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[tuple[str, ...], dict[str, Any]]:
+    """What each case did, all in one process of their own; each had the folder `<number>` for its run."""
     folder = tmp_path_factory.mktemp("refused")
     _write_user_modules(folder)
-    return refuse_all(REFUSALS, folder)
+    return refuse_all(chosen_cases(request), folder)
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.refusals import Refusal, assert_refused, name, refusal, refuse_all
+from tests.refusals import Refusal, assert_refused, chosen_cases, name, refusal, refuse_all
 
 _PIECES = "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] optimizer.schedule.factors="
 
@@ -93,8 +93,10 @@ ALLOWED = [
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, Any]]:
-    return refuse_all([*REFUSALS, *map(refusal, ALLOWED)], tmp_path_factory.mktemp("values"))
+def answers(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[tuple[str, ...], dict[str, Any]]:
+    return refuse_all(chosen_cases(request), tmp_path_factory.mktemp("values"))
 
 
 @pytest.mark.parametrize("case", REFUSALS, ids=name)
@@ -107,7 +109,7 @@ def test_what_would_pass_in_silence_is_refused_by_name(
     assert_refused(case, answer["out"], answer["err"])
 
 
-@pytest.mark.parametrize("line", ALLOWED)
-def test_what_only_looks_alike_passes(line: str, answers: dict[tuple[str, ...], dict[str, Any]]) -> None:
-    answer = answers[tuple(line.split())]
+@pytest.mark.parametrize("case", map(refusal, ALLOWED), ids=name)
+def test_what_only_looks_alike_passes(case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    answer = answers[case.args]
     assert (answer["code"], answer["err"]) == (0, "")

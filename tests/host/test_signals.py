@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,14 @@ PRINTING = START + (
     "        (folder / 'saved').touch()\n    print('interrupted: the state is saved', flush=True)\n"
     "    current().raise_if_requested()\nentry.start(body)\n"
 )
+
+
+@pytest.fixture(autouse=True)
+def _hangup() -> Iterator[None]:
+    """What is started here takes a hangup as it does by default, also where the tests were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def started(text: str, *arguments: str) -> subprocess.Popen[str]:
