@@ -119,13 +119,13 @@ def _stats(records: Sequence[RunRecord]) -> dict[str, Stat]:
 
 
 def stat(values: Sequence[float]) -> Stat:
-    """Returns mean and sample standard deviation; a NaN among the values makes both NaN.
+    """Returns mean and sample standard deviation; of values that are not all finite, their sum's mean and NaN.
 
     >>> stat([1.0, 3.0])
     Stat(mean=2.0, deviation=1.4142135623730951, count=2)
     """
-    if any(math.isnan(one) for one in values):
-        return Stat(math.nan, math.nan, len(values))
+    if not all(map(math.isfinite, values)):
+        return Stat(sum(values) / len(values), math.nan, len(values))
     return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
 
 

@@ -58,7 +58,7 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line]) -> None:
     crowded = len({_rest(line, key) for line in lines}) > _MOST_SERIES  # as of a search: points without names
     for line in lines:
         found = line.metrics.get(metric)
-        if found is not None and not math.isnan(found.mean) and key in line.values:
+        if found is not None and math.isfinite(found.mean) and key in line.values:
             rest = "" if crowded else _rest(line, key)
             series.setdefault(rest, []).append((line.values[key], found))
     ticks = _ordered([text for points in series.values() for text, _ in points])

@@ -81,8 +81,8 @@ def show(found: Stat | None) -> str:
 
 
 def _number(number: float) -> str:
-    if math.isnan(number):
-        return "NaN"
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else str(number)
     if number == int(number) and (abs(number) >= 1000 or not number):
         return f"{int(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}" if abs(number) >= 10 else f"{number:.4f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,17 @@ def test_columns_say_which_split_a_metric_is_of() -> None:
     (line,) = make_lines([RunRecord("r", "r", "FINISHED", {}, values)])
     assert sheet_of([line], ["eval/loss", "test/loss"]).titles == ("validation loss", "test loss")
     assert sheet_of([line], ["eval/loss"]).titles == ("test loss",)
+
+
+def test_what_diverged_is_told_and_sorts_last() -> None:
+    records = [record(f"r{seed}", **{"trainer.seed": seed}) for seed in (1, 2)]
+    records = [replace(one, metrics={"eval/loss": value}) for one, value in zip(records, (math.inf, 1.0), strict=True)]
+    (line,) = make_lines(records)
+    assert (line.metrics["eval/loss"].mean, line.metrics["eval/loss"].count) == (math.inf, 2)
+    assert sheet_of([line], ["eval/loss"]).rows[0][-1] == "inf ± NaN"
+    lines = make_lines(records, fold=False)
+    assert [one.records[0].name for one in sort_lines(lines, "eval/loss", descending=False)] == ["r2", "r1"]
+    assert [sheet_of([one], ["eval/loss"]).rows[0][-1] for one in lines] == ["inf", "1.0000"]
 
 
 def test_a_folder_tells_of_any_tasks_metrics(tmp_path: Path) -> None:
