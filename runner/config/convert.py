@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
@@ -132,6 +133,12 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     content["mesh"]["axes"] = dict(config.mesh.axes)
     content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
     return {str(key): value for key, value in content.items()}
+
+
+def choices() -> dict[str, str]:
+    """Returns group -> option, as Hydra composed this process's config; a group without one is left out."""
+    found = HydraConfig.get().runtime.choices.items()
+    return {key: str(value) for key, value in found if not key.startswith("hydra/") and str(value) != "None"}
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:

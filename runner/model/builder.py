@@ -35,29 +35,26 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
       ConfigError: it asks for the one shape of several inputs, or for a number of units that the task leaves open.
     """
     taken, inputs, outputs = parameters(builder), data.inputs, data.task.outputs
-    several = len(inputs) > 1
+    several, first = len(inputs) > 1, next(iter(inputs))
     told: dict[str, Any] = {}
-    if "inputs" in taken:
+    if "inputs" in taken or (several and "input_shape" not in taken):  # what takes neither is refused as it is called
         told["inputs"] = inputs
-    elif not several:  # what takes neither is refused where it is called
-        told["input_shape"] = next(iter(inputs.values())).shape
-    elif "input_shape" in taken:
-        first = next(iter(inputs))
+    elif several:
         raise ConfigError(
             f"model._target_={config.target} is refused: it takes `input_shape`, of one input, and the task has "
             f"{', '.join(inputs)}; write it to take `inputs`, or set task.inputs=[{first}]"
         )
     else:
-        told["inputs"] = inputs
+        told["input_shape"] = inputs[first].shape
     if "outputs" in taken:
         told["outputs"] = outputs
-    elif outputs.units is not None and ("num_classes" in taken or "inputs" not in told):
-        told["num_classes"] = outputs.units
     elif "num_classes" in taken or "inputs" not in told:
-        raise ConfigError(
-            f"model._target_={config.target} is refused: it takes `num_classes`, and the task leaves the number of "
-            "units open; write it to take `outputs`"
-        )
+        if outputs.units is None:
+            raise ConfigError(
+                f"model._target_={config.target} is refused: it takes `num_classes`, and the task leaves the number "
+                "of units open; write it to take `outputs`"
+            )
+        told["num_classes"] = outputs.units
     return told
 
 

@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 
 import runner.data
 from runner import layout
+from runner.config.convert import choices
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
 from runner.engine import make_engine
@@ -75,9 +76,6 @@ def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
       engine: built and compiled.
       data: what it is built for.
     """
-    hydra_config = HydraConfig.get()
-    choices = {key: str(value) for key, value in hydra_config.runtime.choices.items() if not key.startswith("hydra/")}
-    choices = {key: value for key, value in choices.items() if value != "None"}
-    overrides = list(hydra_config.overrides.task)
-    places = layout.origins(choices["layout"], overrides, paths.conf_dir(), len(config.layout.rules))
-    return make_plan(config, engine, data, choices, places)
+    chosen, overrides = choices(), list(HydraConfig.get().overrides.task)
+    places = layout.origins(chosen["layout"], overrides, paths.conf_dir(), len(config.layout.rules))
+    return make_plan(config, engine, data, chosen, places)

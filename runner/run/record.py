@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
 
 from runner import metrics
-from runner.config.convert import flatten
+from runner.config.convert import choices, flatten
 from runner.config.errors import EngineError, Interrupted, TrackingError
 from runner.config.schema import RunConfig, TaskConfig
 from runner.host.signals import current, interruption
@@ -39,11 +38,11 @@ def open_run(
       prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
       resume_run_id: a run that goes on; null: a new one.
     """
-    choices = {k: str(v) for k, v in HydraConfig.get().runtime.choices.items() if not k.startswith("hydra/")}
-    of_task = [] if config.task.name == TaskConfig.name else [choices["task"]]
-    parts = [prefix + choices["model"], *of_task, choices["mesh"], choices["layout"]]
+    chosen = choices()
+    of_task = [] if config.task.name == TaskConfig.name else [chosen["task"]]
+    parts = [prefix + chosen["model"], *of_task, chosen["mesh"], chosen["layout"]]
     name = "-".join([*parts, f"b{config.dataset.batch_size}"])
-    tags = {f"runner.{group}": choice for group, choice in choices.items() if group not in _TOLD and choice != "None"}
+    tags = {f"runner.{group}": choice for group, choice in chosen.items() if group not in _TOLD}
     tags[CONFIG_TAG] = config_hash(content)
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
     if not prefix:  # a training run, which can stand for another of the same config
