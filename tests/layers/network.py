@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from runner.data.base import ArraySpec
-from tests.layers.case import Case, Of, Tensor, found, values
+from tests.layers.case import Case, Tensor, found, values
 
 UNITS = 2  # of the outputs, a case
 
@@ -121,9 +121,3 @@ def _is_float(tensor: Any) -> bool:
 def _cast(library: ModuleType, tensor: Any, dtype: str) -> Any:
     cast = library.ops.cast if hasattr(library, "ops") else library.backend.cast
     return cast(tensor, dtype)
-
-
-def layers_of(arguments: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the layers that arguments hold, for messages."""
-    held = [each for value in arguments.values() for each in (value if isinstance(value, list) else [value])]
-    return [each.path for each in held if isinstance(each, Of) and "." not in each.path]
