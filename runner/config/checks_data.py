@@ -107,7 +107,11 @@ def _check_source(config: DatasetConfig) -> None:
             mend=f"leave {typed} out, or set dataset={_SOURCES_OF[key][0]}",
         )
     if config.name in (ARRAYS, IMAGE_FOLDER) and config.builder is None:
-        _check_path(config)
+        try:
+            _check_path(config)
+        except OSError as error:
+            allowed = f"a path that can be read ({error.strerror})"
+            raise refuse("dataset.path", config.path, allowed=allowed, mend="mend its rights") from error
     elif config.name == CUSTOM:
         finite(config.options, "dataset.")
         found = target.look_up("dataset._target_", config.target, compiled=True)

@@ -35,7 +35,7 @@ class EngineConfig:
       canary: runs two checked steps on the mesh before training.
       loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
         `auto`: `device`, but for convolutions on a CPU that XLA's loops make several times slower, as grouped ones.
-      data: jax: where the training images are: `device` (all of them on every device, gathered there), `host`
+      data: jax: where the training examples are: `device` (all of them on every device, gathered there), `host`
         (streamed) or `auto`: `device` up to 1 GiB.
       compilation_cache: jax: keeps compiled programs in outputs/jax_cache for the next run.
     """
