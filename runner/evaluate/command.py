@@ -51,6 +51,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         data = runner.data.load_run(config, saved.encoding)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         source, split = _chosen(config, data)
+        task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
         found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
         shown = task.report(found, source, split)

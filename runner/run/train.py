@@ -76,6 +76,9 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     with heard() as stop:
         data = runner.data.load_run(config, before.encoding if before else None)
         task = make_task(config.task, data.specs, data.train, before.constants if before else None)
+        for split, source in (("validation", data.validation), ("test", data.test)):
+            if source is not None:
+                task.check_split(source, split)
         config = replace(config, trainer=with_metrics(config.trainer, task.directions))
         if before is not None and not before.branches:
             check_data(before.checkpoint, data.digest)
@@ -138,9 +141,8 @@ class _Run:
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
             log = member.reporting(points.log, self.folder)
             hooks = loop.LoopHooks(log, points.forget, self._notify, display, stop, saver, profiler)
-            start = loop.Start(checkpoint.step, checkpoint.history()) if checkpoint else None
             with stop.deferring():  # the loop asks between device calls
-                result = loop.train(config, engine, splits, hooks, start)
+                result = loop.train(config, engine, splits, hooks, checkpoint)
             stop.raise_if_requested()
             self._notify(result.ended, {ENDED: result.ended})
             used = utilisation(config.plan, measures, result.meter.steps_per_second)

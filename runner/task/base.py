@@ -18,7 +18,6 @@ Outputs = Any  # float32: one tensor (B, ...), or tensors by name for a model of
 Cell = str | float | int | None  # of a table; None: unknown
 Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
 
-MAXIMIZE, MINIMIZE = "maximize", "minimize"
 LOSS = "loss"
 BRIGHTEST = 255.0  # of an image's bytes
 
@@ -177,6 +176,18 @@ class Task(ABC):
         Raises:
           ConfigError: it is not what the loss takes.
         """
+
+    def check_split(self, source: DataSource, split: str) -> None:
+        """Checks the targets of a split, where they can be had without making every example.
+
+        Args:
+          source: the split.
+          split: its name, for the refusal.
+
+        Raises:
+          ConfigError: one of them is none that the loss takes.
+        """
+        del source, split
 
     @abstractmethod
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:

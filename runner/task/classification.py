@@ -29,6 +29,7 @@ else:
 _MOST_CONFUSED = 1000  # classes of which a batch's whole confusion matrix is counted
 _MOST_WRONG = 24  # examples that are shown
 _BALANCED = "balanced"
+_ROUNDING = 1e-2  # of probabilities that sum to 1
 
 
 def directions(options: ClassificationOptions) -> dict[str, str]:
@@ -101,6 +102,8 @@ class Classification(Supervised):
         self._target, self._options = self.target_names[0], options
         self._is_soft = self._check_target(arrays[self._target])
         self.class_names = self._names(arrays[self._target], train, constants)
+        if train is not None:
+            self.check_split(train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = of_steps(options)
         weights = self._class_weights(train, constants)
@@ -135,20 +138,17 @@ class Classification(Supervised):
         elif "classes" in constants:
             names = tuple(map(str, range(int(constants["classes"][0]))))
         else:
-            return self._counted_names(train)
+            return tuple(map(str, range(self._counted(train))))
         if self._is_soft and len(names) != spec.shape[0]:
             raise refuse(
                 "task.classes", classes, allowed=f"{spec.shape[0]}, as array {self._target} has", mend="leave it out"
             )
         if len(names) < 2:
             raise refuse("task.classes", classes, allowed="at least 2 classes", mend="set task.classes=2")
-        labels = None if classes is None or train is None or self._is_soft else column(train, self._target)
-        if labels is not None:
-            self._check_labels(labels, len(names))
         return names
 
-    def _counted_names(self, train: DataSource | None) -> tuple[str, ...]:
-        """Returns numbers as names, as many as the train split's labels need."""
+    def _counted(self, train: DataSource | None) -> int:
+        """Returns how many classes the train split's labels need."""
         labels = None if train is None else column(train, self._target)
         if labels is None:
             raise refuse(
@@ -158,16 +158,38 @@ class Classification(Supervised):
                 mend="say how many, as task.classes=10",
             )
         count = max(int(labels.max(initial=0)) + 1, 2)
-        self._check_labels(labels, count)
-        return tuple(map(str, range(count)))
+        if count > max(len(labels), _MOST_CONFUSED):
+            raise refuse(
+                "task.target",
+                self._target,
+                allowed=f"the classes' numbers from 0 on; {len(labels):,} examples have numbers up to {count - 1:,}",
+                mend=f"set task=regression, or task.classes={count} where there are so many",
+            )
+        return count
 
-    def _check_labels(self, labels: Array, count: int) -> None:
+    def check_split(self, source: DataSource, split: str) -> None:
+        """Checks that labels are from 0 to classes - 1, or a probability a class."""
+        labels, count = column(source, self._target), len(self.class_names)
+        if labels is None:
+            return
+        if self._is_soft:
+            sums = labels.sum(-1)
+            wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (labels.min(-1) < 0))
+            if len(wrong):
+                raise refuse(
+                    "task.target",
+                    self._target,
+                    allowed="a probability a class, which sum to 1; "
+                    f"those of example {wrong[0]} of the {split} split sum to {float(sums[wrong[0]]):g}",
+                    mend="set task=multilabel or task=regression",
+                )
+            return
         low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
         if low < 0 or high >= count:
             raise refuse(
                 "task.target",
                 self._target,
-                allowed=f"labels from 0 to {count - 1}, the train split has {low if low < 0 else high}",
+                allowed=f"labels from 0 to {count - 1}, the {split} split has {low if low < 0 else high}",
                 mend="store the classes' numbers from 0 on, or set task.classes to how many there are",
             )
 

@@ -114,7 +114,8 @@ class Custom(Supervised):
         except Exception as error:  # whatever a user's function raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(f"{key}={path} is refused: it raised {reason}; mend that function") from error
-        if len(found.shape) != 1:
+        size = next(iter(batch.values())).shape[0]
+        if len(found.shape) != 1 or (None not in (found.shape[0], size) and found.shape[0] != size):
             raise ConfigError(
                 f"{key}={path} is refused: it gives shape {list(found.shape)}, allowed is one number an example, "
                 "[batch]; average over the other dims, as ops.mean(..., axis=-1)"

@@ -13,7 +13,7 @@ import numpy as np
 from runner.config.checks_values import within
 from runner.config.errors import refuse
 from runner.config.schema_task import MultilabelOptions, TaskConfig
-from runner.data.base import Array, ArraySpec, DataSource
+from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.host.late import late
 from runner.metrics import MAXIMIZE
 from runner.task.base import Evaluation, OutputSpec, Report, Tensor
@@ -67,13 +67,15 @@ class Multilabel(Supervised):
         constants: Mapping[str, Sequence[float]],
     ) -> None:
         """Takes what `runner.task.make_task` does, with the options typed."""
-        del train, constants
+        del constants
         super().__init__(roles(config, arrays), arrays, directions(options))
         self._options = options
         self.label_names = self._names()
         self.outputs = OutputSpec(len(self.label_names), self.label_names)
         self.step_metrics = of_steps(options)
         self._above = math.log(options.threshold / (1.0 - options.threshold))  # the threshold's logit
+        if train is not None:
+            self.check_split(train, "train")
 
     def _names(self) -> tuple[str, ...]:
         specs = [self.arrays[name] for name in self.target_names]
@@ -140,6 +142,19 @@ class Multilabel(Supervised):
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model gives one logit a label."""
         check_output(shape, (len(self.label_names),), "one logit a label of the dataset")
+
+    def check_split(self, source: DataSource, split: str) -> None:
+        """Checks that labels are from 0 to 1."""
+        for name in self.target_names:
+            labels = column(source, name)
+            if labels is not None and (labels.min(initial=0) < 0 or labels.max(initial=0) > 1):
+                wrong = labels.min() if labels.min() < 0 else labels.max()
+                raise refuse(
+                    "task.target",
+                    name,
+                    allowed=f"a 0 or 1 a label, and the {split} split has {wrong:g}",
+                    mend="store 0 and 1, or set task=regression",
+                )
 
     def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the logits and the probabilities, (B, L)."""

@@ -94,6 +94,14 @@ class Regression(Supervised):
         specs = [self.arrays[name] for name in self.target_names]
         if any(np.dtype(spec.dtype).kind not in "biuf" for spec in specs):
             raise refuse("task.target", list(self.target_names), allowed="arrays of numbers", mend="name others")
+        for name, spec in zip(self.target_names, specs, strict=True):
+            if not spec.shape and spec.names != tuple(map(str, range(len(spec.names)))):
+                raise refuse(
+                    "task.target",
+                    name,
+                    allowed=f"numbers, and it holds the words {', '.join(spec.names[:2])}",
+                    mend="name another array, or set task=classification",
+                )
         if len(specs) > 1:
             if any(spec.shape not in ((), (1,)) for spec in specs):
                 raise refuse(

@@ -69,6 +69,7 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("multilabel", ["x", "label"]), {"x": X, "label": NAMED, "z": X}, "x [3], label []"),
     (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number an example"),
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=True"),
+    (config("regression"), {"x": X, "label": NAMED}, "numbers, and it holds the words a, b; name another array"),
     (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
     (config("regression", example_weight="v"), {"x": X, "y": X}, "task.example_weight=v"),
 ]
@@ -91,6 +92,34 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
     train.arrays["label"][0] = -1  # type: ignore[index]
     with pytest.raises(ConfigError, match="labels from 0 to 3, the train split has -1"):
         make_task(config("classification"), specs, train)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "told"),
+    [
+        ("classification", [[0.5, 0.5], [1.0, 1.0]], "those of example 1 of the train split sum to 2"),
+        ("classification", [[0.5, 0.5], [2.0, -1.0]], "those of example 1 of the train split sum to 1"),
+        ("classification", [0, 450_000], "2 examples have numbers up to 450,000; set task=regression"),
+        ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 a label, and the train split has -1"),
+        ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 a label, and the train split has 4"),
+    ],
+)
+def test_targets_that_the_loss_does_not_take_are_refused(name: str, labels: list[Any], told: str) -> None:
+    label = np.array(labels, np.float32 if isinstance(labels[0], list) and name == "classification" else np.int32)
+    specs = {"x": X, "label": ArraySpec(label.shape[1:], str(label.dtype))}
+    with pytest.raises(ConfigError) as refused:
+        make_task(config(name), specs, ArraySource({"x": np.zeros((2, 3), np.float32), "label": label}, specs))
+    assert told in str(refused.value)
+
+
+def test_labels_of_an_evaluated_split_that_the_train_split_has_not_are_refused() -> None:
+    specs = {"x": X, "label": ArraySpec((), "int32")}
+    train, test = (
+        ArraySource({"x": np.zeros((2, 3), np.float32), "label": np.array(labels, np.int32)}, specs)
+        for labels in ([0, 1], [0, 2])
+    )
+    with pytest.raises(ConfigError, match="labels from 0 to 1, the test split has 2"):
+        make_task(config("classification"), specs, train).check_split(test, "test")
 
 
 def test_classes_that_nobody_names_are_counted_once() -> None:
@@ -148,6 +177,7 @@ def test_a_users_loss_and_metrics_are_computed_and_known_by_name() -> None:
     ("name", "told"),
     [
         ("whole", "it gives shape [], allowed is one number an example"),
+        ("one_for_all", "it gives shape [1], allowed is one number an example"),
         ("broken", "it raised KeyError: 'no such array'"),
     ],
 )
