@@ -240,12 +240,7 @@ _LAYERS = (
     _m("dropout of another rate", layers.attribute("Dropout", "rate", lambda now: 0.9 * now), "vit", "adamw"),
     _m("dropout left out", layers.layered("Dropout", layers.without_training), "tokens convnet", "adamw"),
     _m("batch moments of each device", layers.batch_normalized(layers.by_device), "convnet resnet mixed", "adamw sgd"),
-    _m(
-        "batch moments as constants",
-        layers.batch_normalized(layers.as_constants),
-        "resnet mixed",
-        "adamw",
-    ),
+    _m("batch moments as constants", layers.batch_normalized(layers.as_constants), "resnet mixed", "adamw"),
     _m(
         "moving statistics in training",
         layers.layered("BatchNormalization", layers.without_training),

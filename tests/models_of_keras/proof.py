@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ class Model:
     batch: int = 32
     steps: int = 6
     short: bool = False
-    refused: Mapping[str, str] = ()  # type: ignore[assignment]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 _LARGE = {"batch": 16, "steps": 3}
