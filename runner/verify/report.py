@@ -22,7 +22,7 @@ from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
-_KINDS = (*("initial", "loss", "gradient", "point", "update", "parameter", "average", "statistic", "slot", "padding"),)
+_KINDS = ["initial", "loss", "gradient", "point", "update", "parameter", "average", "statistic", "slot", "padding"]
 _NAMED = 3  # variables that a line names
 _LONGEST = 34  # columns of a path on the terminal
 _WHEN = {
@@ -68,10 +68,15 @@ class Verification:
         """What is proven of each trained variable."""
         return sharpness(self.checks)
 
+    @cached_property
+    def failed(self) -> list[Check]:
+        """The checks that did not pass, in the order of `checks`."""
+        return [check for check in self.checks if not check.passed]
+
     @property
     def named(self) -> tuple[str, ...]:
         """The variables that differ, the worst first; where none does, those that are neither sharp nor zero."""
-        failed = sorted((check for check in self.checks if not check.passed), key=_severity, reverse=True)
+        failed = sorted(self.failed, key=_severity, reverse=True)
         blunt = sorted((each for each in self.variables if not each.proven), key=lambda each: -each.resolution)
         return tuple(dict.fromkeys(check.variable or check.name for check in failed)) or tuple(
             each.variable for each in blunt
@@ -85,8 +90,7 @@ class Verification:
     @property
     def first(self) -> Check:
         """The earliest failure in the order of computation; of several at once the worst."""
-        failed = [check for check in self.checks if not check.passed]
-        return min(failed, key=lambda check: (check.step, *(-part for part in _severity(check))))
+        return min(self.failed, key=lambda check: (check.step, *(-part for part in _severity(check))))
 
     def verdict(self) -> str:
         """Says in one line what came out."""
@@ -102,13 +106,11 @@ class Verification:
                 "verify.allow_unproven=true accepts that" if self.outcome == "not proven" else "",
             ]
             return "; ".join(part for part in parts if part)
-        failed = [check for check in self.checks if not check.passed]
-        kinds = {kind: [check for check in failed if check.kind == kind] for kind in _KINDS}
-        worst = [max(checks, key=_severity) for checks in kinds.values() if checks]
+        worst = _worst_of_kinds(self.failed)
         return (
             f"differs: {self._differs()}, first in {_where(self.first)}; worst of a kind "
             f"{', '.join(f'{check.name} ({_times(check.ratio)} its tolerance)' for check in worst)}; "
-            f"{len(failed)} of {len(self.checks)} comparisons failed"
+            f"{len(self.failed)} of {len(self.checks)} comparisons failed"
         )
 
     def _steps(self) -> str:
@@ -141,14 +143,10 @@ class Verification:
 
     def metrics(self) -> dict[str, float]:
         """Returns figures for the tracker."""
-        kinds = {kind: [check.ratio for check in self.checks if check.kind == kind] for kind in _KINDS}
         known = self.variables
         proven = {"verify/proven_share": sum(each.proven for each in known) / len(known)} if known else {}
-        return (
-            {"verify/worst_ratio": self.worst.ratio}
-            | proven
-            | {f"verify/{kind}_ratio": max(ratios) for kind, ratios in kinds.items() if ratios}
-        )
+        worst = {f"verify/{check.kind}_ratio": check.ratio for check in _worst_of_kinds(self.checks)}
+        return {"verify/worst_ratio": self.worst.ratio} | proven | worst
 
     def content(self, config: Mapping[str, object]) -> dict[str, object]:
         """Returns everything as plain values for JSON.
@@ -241,6 +239,11 @@ def _severity(check: Check) -> tuple[float, float]:
     return check.ratio, check.relative
 
 
+def _worst_of_kinds(checks: Sequence[Check]) -> list[Check]:
+    groups = ([check for check in checks if check.kind == kind] for kind in _KINDS)
+    return [max(group, key=_severity) for group in groups if group]
+
+
 def _where(check: Check) -> str:
     if check.kind == "loss":
         return f"the loss of step {int(check.step)}"
@@ -285,10 +288,8 @@ def _bluntest(sharp: Sequence[Sharpness]) -> str:
 
 def _unproven(known: Sequence[Sharpness]) -> str:
     """Says which variables are neither sharp nor zero, and why."""
-    blunt = [each for each in known if not each.proven]
-    told = ", ".join(f"{each.variable} ({each.why})" for each in blunt[:_NAMED])
-    more = f" and {len(blunt) - _NAMED} more" if len(blunt) > _NAMED else ""
-    return f"not sharp: {told}{more}" if blunt else ""
+    blunt = [f"{each.variable} ({each.why})" for each in known if not each.proven]
+    return f"not sharp: {_few(blunt)}" if blunt else ""
 
 
 def _few(names: Sequence[str]) -> str:
