@@ -6,11 +6,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.layout import Placement
 from runner.task.base import Evaluation, Task
+
+T = TypeVar("T")
+
+
+def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
+    """Returns what a model is called with, of its inputs by name: the only one, or all."""
+    return inputs if len(inputs) > 1 else next(iter(inputs.values()))
 
 
 @dataclass(frozen=True)
@@ -188,7 +195,11 @@ class ProgramCost:
 
 
 class Engine(Protocol):
-    """Owns devices and state; computes steps."""
+    """Owns devices and state; computes steps.
+
+    Attributes:
+      placements: of every variable, by canonical path; made by `build`.
+    """
 
     placements: Mapping[str, Placement]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 
@@ -23,13 +23,22 @@ class Shaped(Protocol):
 
 
 class Outputs:
-    """What the layers called so far gave.
+    """What the layers gave in the call of a model that was traced last.
 
     Attributes:
       found: one entry a tensor, in the order of the calls.
     """
 
-    def __init__(self, inputs: Shaped | Mapping[str, Shaped]) -> None:
+    def __init__(self, paths: Mapping[int, str], tensors: Callable[[object], Iterable[Shaped]]) -> None:
+        """Takes what tells layers and tensors.
+
+        Args:
+          paths: id of a layer -> canonical path; a layer that is not among them goes by its name.
+          tensors: gives those of a structure of arguments or results.
+        """
+        self._paths, self._tensors = paths, tensors
+
+    def begin(self, inputs: Shaped | Mapping[str, Shaped]) -> None:
         """Begins a call.
 
         Args:
@@ -42,22 +51,25 @@ class Outputs:
         self._givers = {id(x): giver for giver, x in named.items()}
         self._kept = [*named.values()]  # so that no other tensor gets its id
 
-    def note(self, layer: str, kind: str, taken: Iterable[Shaped], given: Iterable[Shaped]) -> None:
-        """Notes one call of a layer.
+    def recorded(self, layer: Any, call: Callable[..., object]) -> Callable[..., object]:
+        """Returns what to call in place of a layer's own `call`."""
 
-        Args:
-          layer: canonical path.
-          kind: the layer's class.
-          taken: tensors.
-          given: tensors.
-        """
-        inputs = tuple(LayerInput(self._givers.get(id(each), ""), tuple(each.shape)) for each in taken)
-        for each in given:
-            self.found.append(LayerOutput(layer, kind, tuple(each.shape), _name(each.dtype), inputs))
-            self._givers[id(each)] = layer
-            self._kept.append(each)
+        def wrapped(*args: object, **kwargs: object) -> object:
+            outputs = call(*args, **kwargs)
+            path = self._paths.get(id(layer), layer_path(layer.name))
+            taken = [
+                LayerInput(self._givers.get(id(each), ""), tuple(each.shape)) for each in self._tensors((args, kwargs))
+            ]
+            for each in self._tensors(outputs):
+                dtype = str(getattr(each.dtype, "name", each.dtype))
+                self.found.append(LayerOutput(path, type(layer).__name__, tuple(each.shape), dtype, tuple(taken)))
+                self._givers[id(each)] = path
+                self._kept.append(each)
+            return outputs
+
+        return wrapped
 
 
-def _name(dtype: object) -> str:
-    """Returns `float32` for TensorFlow's type and for numpy's."""
-    return str(getattr(dtype, "name", dtype))
+def layer_path(name: str) -> str:
+    """Returns a layer's canonical path: `block_0/mlp/up` of `block_0.mlp.up`; Keras 3 allows no slash in names."""
+    return name.replace(".", "/")

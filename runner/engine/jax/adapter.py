@@ -14,7 +14,7 @@ import numpy as np
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
-from runner.engine.base import DataSpec
+from runner.engine.base import DataSpec, as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
@@ -35,13 +35,7 @@ _IN_TENSORFLOW = (
 class Keras3Factory:
     """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        data: DataSpec,
-        seed: int,
-        precision: str = "float32",
-    ) -> None:
+    def __init__(self, config: ModelConfig, data: DataSpec, seed: int, precision: str = "float32") -> None:
         self._config, self._data, self._seed = config, data, seed
         self._policy = builder.policy_name(precision)
         self._builder = target.load(config.target)
@@ -83,8 +77,7 @@ class Keras3Factory:
 
 def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str, T]:
     """Returns what a model is called with, of what is made of each input's spec: the one, or all by name."""
-    made = {name: make(spec) for name, spec in data.inputs.items()}
-    return made if len(made) > 1 else next(iter(made.values()))
+    return as_called({name: make(spec) for name, spec in data.inputs.items()})
 
 
 @contextmanager

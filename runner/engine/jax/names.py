@@ -9,6 +9,7 @@ import keras
 
 from runner.config.errors import ConfigError
 from runner.engine.jax import private
+from runner.engine.layer_notes import layer_path
 
 
 class Names:
@@ -68,11 +69,8 @@ class Names:
         elif isinstance(value, keras.Layer):
             self._layers.setdefault(id(value), (path, whole))
             self._walk(value, f"{path}/", f"{whole}/")
-        elif isinstance(value, list | tuple):
-            for index, item in enumerate(value):
-                self._take(item, f"{path}/{index}", f"{whole}/{index}")
-        elif isinstance(value, dict):
-            for key, item in value.items():
+        elif isinstance(value, list | tuple | dict):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 self._take(item, f"{path}/{key}", f"{whole}/{key}")
 
 
@@ -80,8 +78,3 @@ def _apart(paths: Mapping[int, tuple[str, str]]) -> dict[int, str]:
     """Returns the first of each pair of paths, and the second where others have the same first."""
     count = Counter(path for path, _ in paths.values())
     return {key: whole if count[path] > 1 else path for key, (path, whole) in paths.items()}
-
-
-def layer_path(name: str) -> str:
-    """Returns a layer's canonical path: `block_0/mlp/up` of `block_0.mlp.up`."""
-    return name.replace(".", "/")

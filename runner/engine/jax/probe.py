@@ -10,8 +10,8 @@ import numpy as np
 
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
-from runner.data.base import Array, Batch
-from runner.engine.base import DataSpec
+from runner.data.base import Batch
+from runner.engine.base import DataSpec, as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
 from runner.model import contract, padding, scope
@@ -74,8 +74,8 @@ def _changed(model: keras.Model, data: DataSpec, paths: dict[str, keras.Variable
         pairs = zip(others, non_trainable, new, strict=True)
         changed.extend(names[id(v)] for v, old, value in pairs if value is not old and id(v) in names)
 
-    specs = {name: jax.ShapeDtypeStruct((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
-    jax.eval_shape(traced, _values(model.trainable_variables), _values(others), _taken(specs))
+    inputs = as_called({name: jax.ShapeDtypeStruct((2, *s.shape), s.dtype) for name, s in data.inputs.items()})
+    jax.eval_shape(traced, _values(model.trainable_variables), _values(others), inputs)
     return changed
 
 
@@ -95,13 +95,8 @@ def _call(model: keras.Model, config: RunConfig, paths: Sequence[str]) -> paddin
     compiled = jax.jit(traced)
 
     def call(batch: Batch) -> padding.Called:
-        found = compiled(_values(weights), _values(others), _taken(dict(batch)))
+        found = compiled(_values(weights), _values(others), as_called(dict(batch)))
         kept, losses, outputs = ([np.asarray(each) for each in part] for part in found)
         return padding.Called(dict(zip(paths, kept, strict=True)), losses, outputs)
 
     return call
-
-
-def _taken(inputs: dict[str, Array] | dict[str, jax.ShapeDtypeStruct]) -> object:
-    """Returns what a model is called with: its one input, or all by name."""
-    return inputs if len(inputs) > 1 else next(iter(inputs.values()))

@@ -13,7 +13,7 @@ from tensorflow.experimental import dtensor
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array
-from runner.engine.base import DataSpec, LayerOutput
+from runner.engine.base import DataSpec, LayerOutput, as_called
 from runner.engine.dtensor import private
 from runner.engine.dtensor.adapters.layer_outputs import layer_outputs
 from runner.engine.dtensor.adapters.paths import named_variables
@@ -51,7 +51,8 @@ class KerasAdapter:
         """
         model = self._call({})
         if not model.built:
-            private.build_by_call(model, self._symbolic_inputs())
+            inputs = {name: tf_keras.Input(each.shape, dtype=each.dtype) for name, each in self._data.inputs.items()}
+            private.build_by_call(model, as_called(inputs))
         private.let_walk(model)
         return model
 
@@ -127,11 +128,6 @@ class KerasAdapter:
             model = build_model(builder, self._config, keras=tf_keras, **told)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         return model
-
-    def _symbolic_inputs(self) -> Any:
-        """Returns what the model is called with: one symbolic tensor, or several by name."""
-        made = {name: tf_keras.Input(spec.shape, dtype=spec.dtype) for name, spec in self._data.inputs.items()}
-        return made if len(made) > 1 else next(iter(made.values()))
 
 
 def _blank(make: Any, **told: Any) -> tf.Variable:

@@ -9,10 +9,10 @@ import tensorflow as tf
 import tf_keras
 
 from runner.data.base import ArraySpec
-from runner.engine.base import INPUTS, LayerInput, LayerOutput
-from runner.engine.dtensor.adapters.paths import layer_path, layer_paths
+from runner.engine.base import INPUTS, LayerInput, LayerOutput, as_called
+from runner.engine.dtensor.adapters.paths import layer_paths
 from runner.engine.dtensor.private import giver, is_called_once, is_functional
-from runner.engine.layer_notes import Outputs
+from runner.engine.layer_notes import Outputs, layer_path
 
 
 def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
@@ -31,32 +31,22 @@ def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArrayS
         for layer in model.submodules
         if isinstance(layer, tf_keras.layers.Layer) and not isinstance(layer, tf_keras.layers.InputLayer)
     ]
-    paths, noted = layer_paths(model), list[Outputs]()
-
-    def recorded(layer: tf_keras.layers.Layer, call: Any) -> Any:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            outputs = call(*args, **kwargs)
-            path = paths.get(id(layer), layer_path(layer.name))
-            taken, given = (filter(tf.is_tensor, tf.nest.flatten(each)) for each in ((args, kwargs), outputs))
-            noted[0].note(path, type(layer).__name__, taken, given)
-            return outputs
-
-        return wrapped
+    noted = Outputs(layer_paths(model), lambda given: filter(tf.is_tensor, tf.nest.flatten(given)))
 
     def called(given: Any) -> Any:
-        noted.append(Outputs(given))
+        noted.begin(given)
         return model(given, training=False)
 
     calls = {id(layer): layer.call for layer in layers}
     try:
         for layer in layers:
-            layer.call = recorded(layer, tf.autograph.experimental.do_not_convert(calls[id(layer)]))
+            layer.call = noted.recorded(layer, tf.autograph.experimental.do_not_convert(calls[id(layer)]))
         specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
-        tf.function(called).get_concrete_function(specs if len(specs) > 1 else next(iter(specs.values())))
+        tf.function(called).get_concrete_function(as_called(specs))
     finally:
         for layer in layers:
             layer.call = calls[id(layer)]
-    return noted[0].found
+    return noted.found
 
 
 def _input_names(model: tf_keras.Model, inputs: Mapping[str, ArraySpec]) -> dict[int, str]:

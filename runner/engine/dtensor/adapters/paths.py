@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from runner.engine.dtensor.private import attributes, is_functional
+from runner.engine.layer_notes import layer_path
 
 
 def named_variables(model: tf_keras.Model) -> dict[str, tf.Variable]:
@@ -56,11 +57,6 @@ def _held(owner: tf_keras.layers.Layer, prefix: str, outer: str) -> Iterator[tup
                 yield f"{prefix}{path}/{short}", f"{outer}{path}/{whole}", variable
     for path, variable in attributes(owner, tf.Variable):
         yield prefix + path, outer + path, variable
-
-
-def layer_path(name: str) -> str:
-    """Returns a layer's canonical path: `block_0/mlp/up` of `block_0.mlp.up`; Keras 3 allows no slash in names."""
-    return name.replace(".", "/")
 
 
 def layer_paths(model: tf_keras.Model) -> dict[int, str]:

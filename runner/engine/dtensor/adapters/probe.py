@@ -12,7 +12,7 @@ import tf_keras
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Batch
-from runner.engine.base import DataSpec
+from runner.engine.base import DataSpec, as_called
 from runner.engine.dtensor import masks
 from runner.model import contract, padding, scope
 
@@ -81,5 +81,4 @@ def _unchanged(variables: Variables) -> Iterator[None]:
 
 def _taken(batch: Mapping[str, Array]) -> tf.Tensor | dict[str, tf.Tensor]:
     """Returns what a model is called with: its one input, or all by name."""
-    made = {name: tf.constant(array) for name, array in batch.items()}
-    return made if len(made) > 1 else next(iter(made.values()))
+    return as_called({name: tf.constant(array) for name, array in batch.items()})
