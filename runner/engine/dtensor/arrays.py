@@ -35,15 +35,12 @@ def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
     for dim, spec in zip(array.shape, specs, strict=True):
         if spec != dtensor.UNSHARDED and dim % mesh.dim_size(spec):
             raise ValueError(f"axis {spec!r} of size {mesh.dim_size(spec)} does not divide a dim of {dim}")
-    shards = []
-    for place in mesh.local_device_locations():
-        index = []
-        for dim, spec in zip(array.shape, specs, strict=True):
-            size = dim if spec == dtensor.UNSHARDED else dim // mesh.dim_size(spec)
-            start = 0 if spec == dtensor.UNSHARDED else place[spec] * size
-            index.append(slice(start, start + size))
-        shards.append(np.array(array[tuple(index)], order="C"))  # a copy, of rank 0 too
-    return dtensor.pack(shards, layout)
+    sizes = [
+        dim if spec == dtensor.UNSHARDED else dim // mesh.dim_size(spec)
+        for dim, spec in zip(array.shape, specs, strict=True)
+    ]
+    pieces = [array[_slices(sizes, layout, place)] for place in mesh.local_device_locations()]
+    return dtensor.pack([np.array(piece, order="C") for piece in pieces], layout)  # copies, of rank 0 too
 
 
 def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
@@ -52,8 +49,7 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
     layout = dtensor.fetch_layout(value)
     whole: Array = np.empty(tuple(value.shape), value.dtype.as_numpy_dtype)
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
-        start = _start(shard.shape, layout, place)
-        whole[tuple(slice(at, at + size) for at, size in zip(start, shard.shape, strict=True))] = shard.numpy()
+        whole[_slices(shard.shape, layout, place)] = shard.numpy()
     return whole
 
 
@@ -74,6 +70,10 @@ def _start(shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) 
         0 if spec == dtensor.UNSHARDED else place[spec] * size
         for size, spec in zip(shape, layout.sharding_specs, strict=True)
     )
+
+
+def _slices(shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[slice, ...]:
+    return tuple(slice(at, at + size) for at, size in zip(_start(shape, layout, place), shape, strict=True))
 
 
 def zeros(like: dtensor.DVariable) -> dtensor.DVariable:

@@ -16,9 +16,8 @@ from tensorflow.experimental import dtensor
 
 from runner import layout
 from runner.config.errors import EngineError
-from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array
-from runner.engine.base import Collective, DataSpec, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
+from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.dtensor import canary, collectives
@@ -36,6 +35,7 @@ from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
 from runner.model import contract, target
 from runner.model.builder import check_trainable
+from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,6 @@ _COMPILATIONS = 5
 _TAKEN = "different function with the same name"
 F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
-
-
-def make(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> DTensorEngine:
-    """Returns the engine, not yet built; see `runner.engine.registry.make_engine`."""
-    return DTensorEngine(config, data, total_steps, planning=planning)
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
@@ -90,7 +85,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         check_trainable(self._state.trainable, self._config.model)
         self._gather_for_use()
         if not self._planning:  # drawn whole: what is drawn under a layout depends on the mesh
-            self._state.set_initial({path: variable.numpy() for path, variable in self._drawn.items()})
+            drawn = {path: variable.numpy() for path, variable in self._drawn.items()}
+            self._state.assign(drawn | {path: drawn[owner_of(path)] for path in self._state.slots if is_ema(path)})
         self._reader: StateReader | None = None
         del self._drawn, self._plain
 
@@ -266,10 +262,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _to_host(self, value: tf.Tensor) -> Array:
         return unpack(value)
 
-    @contextmanager
-    def _averaged_weights(self) -> Iterator[None]:
-        with self._state.averaged():
-            yield
+    def _averaged_weights(self) -> AbstractContextManager[None]:
+        return self._state.averaged()
 
     def layer_outputs(self) -> list[LayerOutput]:
         """Returns every layer's output for one micro-batch, in the order of the calls."""
@@ -306,6 +300,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the plain model with the present weights, or their averages."""
         with self._state.averaged():
             return self._adapter.exported({path: unpack(v) for path, v in self._state.variables.items()})
+
+
+make = DTensorEngine  # see `runner.engine.registry`
 
 
 def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:

@@ -75,19 +75,13 @@ def is_compile_error(text: str) -> bool:
 
 
 def _operation(text: str) -> str:
-    for pattern in (r"current operation: .*?\"tf\.(\w+)\"", r"'tf\.(\w+)' op", r"\btf\.(\w+)"):
-        found = re.search(pattern, text)
-        if found:
-            return found.group(1)
-    return ""
+    patterns = (r"current operation: .*?\"tf\.(\w+)\"", r"'tf\.(\w+)' op", r"\btf\.(\w+)")
+    return next((found.group(1) for found in (re.search(each, text) for each in patterns) if found), "")
 
 
 def _layer(kind: str, operations: Iterable[tuple[str, str]], layers: Iterable[str]) -> str:
-    names = [name for each, name in operations if each == kind]
-    for layer in sorted(layers, key=len, reverse=True):
-        if any(layer in name.split("/") for name in names):
-            return layer
-    return ""
+    scopes = {scope for each, name in operations if each == kind for scope in name.split("/")}
+    return max((layer for layer in layers if layer in scopes), key=len, default="")
 
 
 def _reason(text: str) -> str:

@@ -39,37 +39,12 @@ class _OfWholeImages:
         return scope.as_images(super().call(scope.whole_images(inputs)))  # type: ignore[misc]
 
 
-class DepthwiseConv2D(_OfWholeImages, tf_keras.layers.DepthwiseConv2D):  # type: ignore[misc]
-    """A depthwise convolution over whole images."""
-
-
-class SeparableConv2D(_OfWholeImages, tf_keras.layers.SeparableConv2D):  # type: ignore[misc]
-    """A separable convolution over whole images."""
-
-
-class Conv2DTranspose(_OfWholeImages, tf_keras.layers.Conv2DTranspose):  # type: ignore[misc]
-    """A transposed convolution over whole images."""
-
-
-class AveragePooling2D(_OfWholeImages, tf_keras.layers.AveragePooling2D):  # type: ignore[misc]
-    """A mean over windows of whole images."""
-
-
-class MaxPooling2D(_OfWholeImages, tf_keras.layers.MaxPooling2D):  # type: ignore[misc]
-    """A maximum over windows of whole images."""
-
-
 class _ByBatch:
     """Computes with an input that is split along its examples alone."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns what the layer gives."""
         return super().call(scope.by_batch(inputs))  # type: ignore[misc]
-
-
-def _by_batch(stock: type) -> type:
-    """Returns the subclass of a layer's class that lays its input by batch."""
-    return type(stock.__name__, (_ByBatch, stock), {"__doc__": f"{stock.__name__} of an input split by batch."})
 
 
 class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[misc]
@@ -119,27 +94,36 @@ class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
         return super().call([scope.by_batch(x) for x in inputs])
 
 
-_BY_BATCH = (
-    tf_keras.layers.Conv1D,
-    tf_keras.layers.Conv3D,
-    tf_keras.layers.Conv1DTranspose,
-    tf_keras.layers.Conv3DTranspose,
-    tf_keras.layers.DepthwiseConv1D,
-    tf_keras.layers.SeparableConv1D,
-    tf_keras.layers.AveragePooling1D,
-    tf_keras.layers.AveragePooling3D,
-    tf_keras.layers.MaxPooling1D,
-    tf_keras.layers.MaxPooling3D,
-)
+_LAID: dict[type, Sequence[type]] = {
+    _OfWholeImages: (
+        tf_keras.layers.DepthwiseConv2D,
+        tf_keras.layers.SeparableConv2D,
+        tf_keras.layers.Conv2DTranspose,
+        tf_keras.layers.AveragePooling2D,
+        tf_keras.layers.MaxPooling2D,
+    ),
+    _ByBatch: (
+        tf_keras.layers.Conv1D,
+        tf_keras.layers.Conv3D,
+        tf_keras.layers.Conv1DTranspose,
+        tf_keras.layers.Conv3DTranspose,
+        tf_keras.layers.DepthwiseConv1D,
+        tf_keras.layers.SeparableConv1D,
+        tf_keras.layers.AveragePooling1D,
+        tf_keras.layers.AveragePooling3D,
+        tf_keras.layers.MaxPooling1D,
+        tf_keras.layers.MaxPooling3D,
+    ),
+}
 # tf_keras's class -> the one that stands for it
 _ADOPTED: dict[type, type] = {
     each.__bases__[0]: each for each in (Conv2D, LayerNormalization, Flatten, Dense, Concatenate)
 }
 _ADOPTED |= {
-    each.__bases__[1]: each
-    for each in (DepthwiseConv2D, SeparableConv2D, Conv2DTranspose, AveragePooling2D, MaxPooling2D)
+    stock: type(stock.__name__, (laying, stock), {"__doc__": laying.__doc__})
+    for laying, stocks in _LAID.items()
+    for stock in stocks
 }
-_ADOPTED |= {stock: _by_batch(stock) for stock in _BY_BATCH}
 # They cut their kernels gate by gate.
 _CELLS = (tf_keras.layers.LSTMCell, tf_keras.layers.GRUCell, tf_keras.layers.SimpleRNNCell)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner.data.base import Array
-from runner.engine.dtensor.arrays import pack, unpack, zeros
+from runner.engine.dtensor.arrays import pack, zeros
 from runner.engine.dtensor.variable_reads import read_stored
 from runner.model.contract import Constraint
 from runner.optim.paths import ema_path, slot_path
@@ -47,40 +47,36 @@ class State:
         """Returns variables that no gradient changes, as moving statistics."""
         return {path: variable for path, variable in self.variables.items() if path not in set(self.trainable)}
 
-    def set_initial(self, values: Mapping[str, Array]) -> None:
-        """Sets variables, and the averages of those that have one, from whole host arrays."""
-        for path, value in values.items():
-            for variable in (self.variables[path], self.slots.get(ema_path(path))):
-                if variable is not None:
-                    variable.assign(pack(value, variable.layout))
-
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Sets all that a checkpoint holds from whole host arrays."""
-        for path, variable in self.saved.items():
-            variable.assign(pack(values[path], variable.layout))
+        """Sets what a checkpoint holds from whole host arrays, by path."""
+        saved = self.saved
+        for path, value in values.items():
+            saved[path].assign(pack(value, saved[path].layout))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Puts the averages of the weights, where there are such, into the variables while the context lasts."""
         averages = {path: self.slots[ema_path(path)] for path in self.trainable if ema_path(path) in self.slots}
-        before = {path: read_stored(self.variables[path]) for path in averages}
-        try:
+        with _put_back([self.variables[path] for path in averages]):
             for path, average in averages.items():
                 self.variables[path].assign(average.read_value())
             yield
-        finally:
-            for path, value in before.items():
-                self.variables[path].assign(value)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Puts variables that no gradient changes back as they were, when the context ends."""
-        before = {path: unpack(variable) for path, variable in self.non_trainable.items()}
-        try:
+        with _put_back(self.non_trainable.values()):
             yield
-        finally:
-            for path, value in before.items():
-                self.variables[path].assign(pack(value, self.variables[path].layout))
+
+
+@contextmanager
+def _put_back(variables: Iterable[dtensor.DVariable]) -> Iterator[None]:
+    before = [(variable, read_stored(variable)) for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
 
 
 def make_state(

@@ -25,7 +25,7 @@ class StateReader:
         """
         self._variables = variables
         self._whole = [path for path, variable in variables.items() if _is_whole_float32(variable)]
-        self._others = [path for path in variables if path not in set(self._whole)]
+        self._others = [path for path, variable in variables.items() if not _is_whole_float32(variable)]
 
         def read() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
             flat = [tf.reshape(read_stored(variables[path]), [-1]) for path in self._whole]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -62,17 +62,27 @@ def _gathered_class(stored: type) -> type:
 
 
 @contextlib.contextmanager
-def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Makes every ordinary read of a variable give a tensor in place of what it holds, while the context lasts."""
+def _reclassed(
+    variables: Sequence[tf.Variable], make: Callable[[type], type], attribute: str, values: Iterable[object]
+) -> Iterator[None]:
+    """Gives each variable another class while the context lasts, and a value that this reads in an attribute."""
     classes: list[type] = [type(variable) for variable in variables]
     for variable, stored, value in zip(variables, classes, values, strict=True):
-        variable.__class__, variable.lent = _lent_class(stored), value
+        variable.__class__ = make(stored)
+        setattr(variable, attribute, value)
     try:
         yield
     finally:
         for variable, stored in zip(variables, classes, strict=True):
             variable.__class__ = stored
-            del variable.lent
+            delattr(variable, attribute)
+
+
+@contextlib.contextmanager
+def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Makes every ordinary read of a variable give a tensor in place of what it holds, while the context lasts."""
+    with _reclassed(variables, _lent_class, "lent", values):
+        yield
 
 
 @functools.cache
@@ -82,7 +92,7 @@ def _lent_class(stored: type) -> type:
 
 
 @contextlib.contextmanager
-def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[dict[int, tf.Tensor]]:
+def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[None]:
     """Holds back what is assigned to variables until the context ends; meanwhile their readers get it.
 
     The gradient of a read after an assignment is that of the variable, as TensorFlow has it.
@@ -90,20 +100,10 @@ def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator
     Args:
       variables: each of which is given another class while the context lasts.
       kept: what was assigned is written at the end, else it is forgotten.
-
-    Yields:
-      Id of a variable -> what was assigned last.
     """
-    assigned: dict[int, tf.Tensor] = {}
-    classes: list[type] = [type(variable) for variable in variables]
-    for variable, stored in zip(variables, classes, strict=True):
-        variable.__class__, variable.assigned = _deferred_class(stored), assigned
-    try:
-        yield assigned
-    finally:
-        for variable, stored in zip(variables, classes, strict=True):
-            variable.__class__ = stored
-            del variable.assigned
+    assigned: dict[int, tf.Tensor] = {}  # id of a variable -> what was assigned last
+    with _reclassed(variables, _deferred_class, "assigned", [assigned] * len(variables)):
+        yield
     with tf.name_scope(UPDATE_SCOPE):
         for variable in variables if kept else ():
             if id(variable) in assigned:
@@ -141,5 +141,4 @@ def _deferred_class(stored: Any) -> type:
         return assign(variable, variable.read_value() - delta)
 
     made.read_stored, made.assign, made.assign_add, made.assign_sub = read_now, assign, assign_add, assign_sub
-    deferred_class: type = made
-    return deferred_class
+    return made  # type: ignore[no-any-return]
