@@ -52,10 +52,7 @@ def resolve_axes(config: MeshConfig) -> dict[str, int]:
         raise refuse("mesh.device", config.device, allowed=f"one of {', '.join(DEVICES)}", mend="set mesh.device=cpu")
     if not 1 <= config.cpu_devices <= _MOST_CPU_DEVICES:
         raise refuse(
-            "mesh.cpu_devices",
-            config.cpu_devices,
-            allowed=f"1 to {_MOST_CPU_DEVICES}",
-            mend="set mesh.cpu_devices=8",
+            "mesh.cpu_devices", config.cpu_devices, allowed=f"1 to {_MOST_CPU_DEVICES}", mend="set mesh.cpu_devices=8"
         )
     if not config.axes:
         raise refuse("mesh.axes", "{}", allowed="at least one axis", mend="set mesh=single or mesh.axes.batch=8")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -14,21 +14,15 @@ from runner import layout
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
-from runner.engine.base import Collective, DataSpec, HostBatches, PlacedBatches, VariableInfo
+from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches
 from runner.layout.inputs import input_specs
 from runner.task.base import Evaluation
 
 T = TypeVar("T")  # an array on the engine's devices
 
 
-class MeshEngine(ABC, Generic[T]):
-    """The part of `runner.engine.base.Engine` that needs no library.
-
-    Attributes:
-      placements: of every variable, by canonical path; made by `build`.
-    """
-
-    placements: Mapping[str, layout.Placement]
+class MeshEngine(Engine, Generic[T]):
+    """The part of an engine that needs no library."""
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         """Takes what `runner.engine.registry.make_engine` is given."""
@@ -69,19 +63,6 @@ class MeshEngine(ABC, Generic[T]):
     def _make_programs(self) -> None:
         """Prepares what is traced later."""
 
-    @property
-    @abstractmethod
-    def trainable(self) -> Sequence[str]:
-        """Returns the canonical paths of the variables that are trained."""
-
-    @abstractmethod
-    def place(self, batches: HostBatches) -> PlacedBatches:
-        """Puts batches on the devices, split as the layout says."""
-
-    @abstractmethod
-    def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path to variable."""
-
     @abstractmethod
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
         """Returns one micro-batch's share of the gradients of the first step's loss, in the order of `trainable`."""
@@ -98,10 +79,9 @@ class MeshEngine(ABC, Generic[T]):
     def _assign(self, values: Mapping[str, Array]) -> None:
         """Sets all variables and slots from whole host arrays of their shapes and dtypes."""
 
-    @contextmanager
-    def _averaged_weights(self) -> Iterator[None]:
+    def _averaged_weights(self) -> AbstractContextManager[None]:
         """Lets the model compute with the averages of its weights, where the run keeps them."""
-        yield
+        return nullcontext()
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; the state stays as it is."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runner import layout
@@ -53,9 +53,7 @@ _DTENSOR = EngineEntry(
 )
 ENGINES: Mapping[str, EngineEntry] = {
     "keras_dtensor": _DTENSOR,
-    "core_dtensor": EngineEntry(
-        _DTENSOR.package, _DTENSOR.libraries, _DTENSOR.hidden, _DTENSOR.install, _DTENSOR.keys, takes_layouts=True
-    ),
+    "core_dtensor": replace(_DTENSOR, takes_layouts=True),
     "jax": EngineEntry(
         package="runner.engine.jax",
         libraries=("jax", "keras"),

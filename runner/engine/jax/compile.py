@@ -29,9 +29,10 @@ _LOOP_FORM = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 # XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK where it thinks that it can.
 # Its convolutions, of weight gradients above all, take up to twice as long as Eigen's, which are used without it, and
 # its products up to 1.4 times as long; its sums are faster.
-_FOR_CPUS: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
-# By the usual options most of a compilation for CPUs is LLVM's work, after all that is read here.
-_UNOPTIMIZED: Options = {
+FOR_CPUS: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+# For a program that is not run: how XLA partitions and merges it, without making fast code of it. By the usual options
+# most of a compilation for CPUs is LLVM's work, after all that is read here.
+TO_READ: Options = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
@@ -124,29 +125,15 @@ def _convolutions(traced: jax.core.Jaxpr) -> Iterator[dict[str, Any]]:
                     yield from _convolutions(inner)
 
 
-def compiled(lowered: Lowered, mode: ExecutionMode) -> Compiled:
-    """Compiles a training program, with the options of XLA that serve it.
+def compiled(lowered: Lowered, options: Options) -> Compiled:
+    """Compiles a program with options, or without where this version of XLA does not know them.
 
     Args:
       lowered: what `jax.jit(...).lower(...)` gave.
-      mode: how its steps run.
+      options: `FOR_CPUS`, `TO_READ`, or none.
     """
-    return _with_options(lowered, _FOR_CPUS) if mode.on_cpus else lowered.compile()
-
-
-def compiled_to_read(lowered: Lowered) -> Compiled:
-    """Compiles a program that is not run: how XLA partitions and merges it, without making fast code of it.
-
-    Args:
-      lowered: a step, as JAX lowered it for CPUs.
-    """
-    return _with_options(lowered, _UNOPTIMIZED)
-
-
-def _with_options(lowered: Lowered, options: Options) -> Compiled:
-    """Compiles with options, or without where this version of XLA does not know them."""
     try:
-        return lowered.compile(compiler_options=dict(options))
+        return lowered.compile(compiler_options=dict(options) or None)
     except jax.errors.JaxRuntimeError as error:
         if not any(name in str(error) for name in options):
             raise

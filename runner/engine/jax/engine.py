@@ -38,7 +38,7 @@ from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, randomness
 from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
-from runner.engine.jax.compile import choose, compiled, compiled_to_read, program_cost
+from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, program_cost
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
@@ -54,11 +54,6 @@ from runner.optim.paths import ema_path
 
 # What the last program of this process gives that ran on several CPU devices.
 _running: list[object] = []
-
-
-def make(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> JaxEngine:
-    """Returns the engine, not yet built; see `runner.engine.registry`."""
-    return JaxEngine(config, data, total_steps, planning=planning)
 
 
 class JaxEngine(MeshEngine[jax.Array]):
@@ -86,12 +81,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         config = self._config
-        self._factory = Keras3Factory(
-            config.model,
-            self._data,
-            config.trainer.seed,
-            config.engine.precision,
-        )
+        self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
         self._model = self._factory.traced() if self._planning else self._factory.build()
         check_model(self._model, config, self._data)
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
@@ -209,7 +199,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         if shapes not in self._programs:
             number = () if self._mode.loop_on_device else (np.int32(0),)
             lowered = self._train.lower(self._state, *self._arguments(batches, 0), *number)
-            self._programs[shapes] = compiled_to_read(lowered) if self._planning else compiled(lowered, self._mode)
+            options = TO_READ if self._planning else FOR_CPUS if self._mode.on_cpus else {}
+            self._programs[shapes] = compiled(lowered, options)
         return self._programs[shapes]
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
@@ -327,3 +318,6 @@ class JaxEngine(MeshEngine[jax.Array]):
         model, state = self._factory.build(), self.state()
         assign(model, {path: state.get(ema_path(path), state[path]) for path in self._names.variables})
         return model
+
+
+make = JaxEngine  # see `runner.engine.registry`

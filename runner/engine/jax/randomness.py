@@ -60,7 +60,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     """
     indices = seed_indices(model)
     if not indices:
-        return Randomness([], np.zeros((0, 2), np.uint32), [])
+        return unmoved(model)
     trainable = [variable.value for variable in model.trainable_variables]
     others = [variable.value for variable in model.non_trainable_variables]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -47,9 +47,18 @@ class StateTree:
     paths: State[str]
     shardings: State[NamedSharding]
 
-    def map(self, make: Callable[[str, NamedSharding], T]) -> State[T]:
-        """Returns the tree of what a function of path and sharding gives."""
-        found: State[T] = jax.tree.map(make, self.paths, self.shardings)
+    def shapes(self, variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.ShapeDtypeStruct]:
+        """Returns a state's shapes, with their shardings.
+
+        Args:
+          variables: shapes and dtypes of the model's variables by path; what belongs to one has the same.
+        """
+
+        def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
+            return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+
+        found: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
         return found
 
     def place(self, values: Mapping[str, Array], variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.Array]:
@@ -57,35 +66,21 @@ class StateTree:
 
         Args:
           values: by path.
-          variables: shapes and dtypes of the model's variables by path; what belongs to one has the same.
+          variables: as `shapes` takes them.
         """
 
-        def placed(path: str, sharding: NamedSharding) -> jax.Array:
-            like = variables[_variable(path)]
+        def placed(path: str, like: jax.ShapeDtypeStruct) -> jax.Array:
             value = values[path] if path in values else np.zeros(like.shape, like.dtype)
             # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
-            return jax.device_put(np.array(value), sharding, may_alias=False)
+            return jax.device_put(np.array(value), like.sharding, may_alias=False)
 
-        return self.map(placed)
-
-    def shapes(self, variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.ShapeDtypeStruct]:
-        """Returns a state's shapes, for a program that is only read."""
-
-        def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            like = variables[_variable(path)]
-            return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
-
-        return self.map(shape)
+        found: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables))
+        return found
 
     def by_path(self, state: State[jax.Array]) -> dict[str, jax.Array]:
         """Returns a state's entries by path, without sums of gradients."""
         kept = self.paths._replace(grad_accum=[]), state._replace(grad_accum=[])
         return dict(zip(*(jax.tree.leaves(tree) for tree in kept), strict=True))
-
-
-def _variable(path: str) -> str:
-    """Returns the path of the variable that an entry belongs to."""
-    return owner_of(path.removeprefix(_GRAD_ACCUM))
 
 
 def state_tree(

@@ -90,13 +90,7 @@ def _joined_moments(x: jax.Array, axis: int, parts: Parts) -> tuple[jax.Array, j
     return mean, jnp.mean(variances + jnp.square(means - mean), 0)
 
 
-def _backward(
-    axis: int,
-    epsilon: float,
-    parts: Parts | None,
-    read: Read,
-    g: Three,
-) -> jax.Array:
+def _backward(axis: int, epsilon: float, parts: Parts | None, read: Read, g: Three) -> Three:
     del epsilon, parts  # the deviation holds the one, and sums need not know the other
     x, mean, deviation, scale = read
     gradient = g[0]
