@@ -126,13 +126,12 @@ def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfB
 
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
     """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
-    content = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(content, dict)
+    content = _plain(composed)
     for key in ("experiment", "sweep", *_WORDS):  # what made this config, not what it computes
         content.pop(key, None)
     content["mesh"]["axes"] = dict(config.mesh.axes)
     content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
-    return {str(key): value for key, value in content.items()}
+    return content
 
 
 def choices() -> dict[str, str]:

@@ -42,11 +42,7 @@ _HOLDS_OWN_CODE = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "In
 
 
 def check(
-    model: object,
-    layers: Sequence[object],
-    base: type,
-    config: ModelConfig,
-    trainable: Collection[str] = ("float32",),
+    model: object, layers: Sequence[object], base: type, config: ModelConfig, trainable: Collection[str] = ("float32",)
 ) -> None:
     """Checks that a model asks for nothing of `fit` that a run would leave out.
 

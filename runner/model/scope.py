@@ -55,18 +55,6 @@ class Scope:
     parts: Any = None
 
 
-def mask_key(seed: int, layer: str, draw: int = 0) -> int:
-    """Returns the part of a mask's seed that the step does not change.
-
-    Args:
-      seed: of the run.
-      layer: its name.
-      draw: how many masks were drawn under that name before, in the same call of the model.
-    """
-    name = f"{layer}\0{draw}" if draw else layer  # no layer's name holds a zero byte
-    return (zlib.crc32(name.encode()) ^ seed) & 0x7FFFFFFF
-
-
 _entered: list[tuple[Scope, Counter[str]]] = []
 
 
@@ -86,13 +74,16 @@ def current() -> Scope | None:
 
 
 def next_mask_key(layer: str) -> int:
-    """Returns the `mask_key` of the next draw of a layer: another one each time that its name comes up in a call.
+    """Returns the part of the seed of a layer's next mask that the step does not change.
 
-    A layer that is called twice, and two layers of one name, so draw masks of their own. Only inside of a scope.
+    It is another one each time that the layer's name comes up in a call, so that a layer that is called twice, and two
+    layers of one name, draw masks of their own. Only inside of a scope.
     """
     scope, drawn = _entered[-1]
+    before = drawn[layer]
     drawn[layer] += 1
-    return mask_key(scope.seed, layer, drawn[layer] - 1)
+    name = f"{layer}\0{before}" if before else layer  # no layer's name holds a zero byte
+    return (zlib.crc32(name.encode()) ^ scope.seed) & 0x7FFFFFFF
 
 
 def _placer() -> Placer | None:

@@ -31,7 +31,9 @@ def make_plan(
       choices: group to option, as Hydra composed them.
       places: where each of the layout's rules is written.
     """
-    held, model = engine.variables(), placed_model(config, engine, data)
+    held, model, axes = engine.variables(), placed_model(config, engine, data), config.mesh.axes
+    shapes = {path: placement.shape for path, placement in engine.placements.items()}
+    proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
     own = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in own}
     microbatches = config.trainer.accumulate_steps
@@ -41,17 +43,17 @@ def make_plan(
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
-        axes=dict(config.mesh.axes),
+        axes=dict(axes),
         batch_size=config.dataset.batch_size,
         variables=tuple(_variable(model, path, info, slots, moved, places) for path, info in own.items()),
         layers=layers,
         totals=_totals(model, own, slots, layers, sums=microbatches > 1),
-        traffic=traffic(moved, config.mesh.axes, at),
+        traffic=traffic(moved, axes, at),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
-        warnings=tuple(layout.lint(config.layout, _shapes(engine), config.mesh.axes)),
+        warnings=tuple(layout.lint(config.layout, shapes, axes)),
         program=engine.program_cost() if isinstance(engine, CountsCost) else None,
-        proposed=_proposed(config, engine),
+        proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
     )
 
 
@@ -73,17 +75,6 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         width={path: np.dtype(held[path].dtype).itemsize for path in engine.placements},
         whole=engine.used_whole(),
     )
-
-
-def _shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
-    return {path: placement.shape for path, placement in engine.placements.items()}
-
-
-def _proposed(config: RunConfig, engine: Engine) -> str:
-    if not config.layout.auto:
-        return ""
-    proposals = layout.auto.propose(_shapes(engine), config.layout, config.mesh.axes)
-    return layout.auto.to_yaml(proposals, config.layout)
 
 
 def _variable(

@@ -23,11 +23,7 @@ _TOLD = ("sweep", "plan", "verify", "evaluate", "export")  # groups that say not
 
 
 def open_run(
-    config: RunConfig,
-    content: Mapping[str, object],
-    command: str,
-    prefix: str = "",
-    resume_run_id: str | None = None,
+    config: RunConfig, content: Mapping[str, object], command: str, prefix: str = "", resume_run_id: str | None = None
 ) -> Tracker:
     """Starts a tracked run with the config as its params.
 

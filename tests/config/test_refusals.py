@@ -223,6 +223,12 @@ REFUSALS = [
     refusal("dataset=arrays", "dataset.path is refused: it has no value"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
+    refusal(
+        "+dataset._target_=user_module.build", "dataset._target_=", "dataset.name=mnist has", "set dataset=custom"
+    ),
+    refusal("+dataset.path=houses.csv", "dataset.path=houses.csv", "leave path out, or set dataset=arrays"),
+    refusal("dataset=image_folder dataset.path=. dataset.channels=2", "dataset.channels=2", "1, 3 or 4"),
+    refusal("dataset.augment=3", "dataset.augment=3", "a value of type list[AugmentConfig]"),
     refusal("dataset.train='train['", "dataset.train=train[", "train[:5000]"),
     refusal("dataset.eval='test[:5%:]'", "dataset.test=test[:5%:]", "train[:5000]"),
     refusal("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
