@@ -11,7 +11,6 @@ import numpy as np
 
 from runner.config.errors import EngineError, Interrupted, NotFiniteError
 from runner.config.schema import RunConfig
-from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.host.signals import StopRequest
 from runner.metrics import TEST
@@ -19,6 +18,7 @@ from runner.optim import schedules
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, stopping
 from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display, evaluation_line
@@ -31,19 +31,6 @@ from runner.training.stopping import Objective
 _SECONDS_BETWEEN_RATES = 0.5
 _RESTORES = "runner.nan_restores"
 UNSAVED = "runner.unsaved"  # a run's tag: what of its state could not be saved
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a run goes on.
-
-    Attributes:
-      step: training steps done.
-      history: metrics so far, as `History.arrays` returned them.
-    """
-
-    step: int
-    history: Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -146,7 +133,7 @@ class _Run:
 
 
 def train(
-    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Start | None = None
+    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None = None
 ) -> Result:
     """Trains for the config's epochs, or until early stopping ends it.
 
@@ -155,7 +142,7 @@ def train(
       engine: built; for a run that goes on, with its state loaded.
       splits: examples to train and to evaluate on.
       hooks: log, display, checkpoints, signals.
-      start: where a run goes on; null: at the beginning.
+      start: checkpoint that a run goes on from; null: it begins.
 
     Returns:
       What training left behind; with early stopping the engine holds the best weights.
@@ -210,7 +197,7 @@ def train(
     return Result(run.step, run.meter, run.history, taken, evaluation, test, ended, means, unsaved)
 
 
-def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Start | None) -> _Run:
+def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None) -> _Run:
     trainer, train = config.trainer, splits.train
     per_epoch, total = lengths.epoch_steps(config, train.size), lengths.total_steps(config, train.size)
 
@@ -231,7 +218,7 @@ def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHo
     run = _Run(config, engine, splits, hooks, history, chosen, per_epoch, stops_by)
     if start is not None:
         run.step = start.step
-        history.restore(start.step, start.history)
+        history.restore(start.step, start.history())
     if start is not None or trainer.on_nan == "restore":  # there is always a checkpoint to go back to
         hooks.saver.begin(run.step, history)
     return run

@@ -76,7 +76,7 @@ def config(**trainer: Any) -> RunConfig:
 
 
 def train(
-    run: RunConfig, engine: NumpyEngine, folder: Path, start: loop.Start | None = None, *, validates: bool = False
+    run: RunConfig, engine: NumpyEngine, folder: Path, start: Checkpoint | None = None, *, validates: bool = False
 ) -> tuple[loop.Result, Seen]:
     """Trains with checkpoints in `folder`, as `runner.run.train` does."""
     run = replace(run, trainer=with_metrics(run.trainer, KnownTask().directions))
@@ -154,7 +154,7 @@ def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, a
     checkpoint = Checkpoint(storage.place(tmp_path, at))
     engine = NumpyEngine(explodes=8, stable=0.5)
     engine.load_state(checkpoint)
-    result, seen = train(run, engine, tmp_path, loop.Start(at, checkpoint.history()))
+    result, seen = train(run, engine, tmp_path, checkpoint)
     assert engine.w == whole.w
     assert engine.calls[0] == (at, 3, 0.5)
     assert dict(seen.of("train/loss")) == dict(all_of_it.of("train/loss"))
@@ -200,7 +200,7 @@ def test_a_resumed_run_stops_where_the_whole_one_does(tmp_path: Path) -> None:
     checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
     rest = NumpyEngine(accuracies=[0.6, 0.65])
     rest.load_state(checkpoint)
-    resumed, _ = train(run, rest, tmp_path, loop.Start(2 * STEPS, checkpoint.history()))
+    resumed, _ = train(run, rest, tmp_path, checkpoint)
     assert (resumed.ended, resumed.steps) == (whole.ended, whole.steps)
 
 
@@ -324,7 +324,7 @@ def test_a_run_killed_after_its_last_evaluation_evaluates_what_its_report_is_of(
     checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
     engine = NumpyEngine()
     engine.load_state(checkpoint)
-    result, _ = train(run, engine, tmp_path, loop.Start(2 * STEPS, checkpoint.history()), validates=validates)
+    result, _ = train(run, engine, tmp_path, checkpoint, validates=validates)
     assert engine.evaluated == [(TEST, True)]
     assert len(result.reported.outputs) == len(TEST)
 

@@ -101,10 +101,9 @@ def train(
         goal = stopping.objective(config.trainer.checkpoint.best, KnownTask().directions)
         saver = CheckpointSaver(config.trainer.checkpoint, folder, take, pytest.fail, start.step if start else 0, goal)
     points = NewPoints(store, start)
-    begin = loop.Start(start.step, start.history()) if start else None
     profiler = Profiler(config.trainer.profile, nothing, Path())
     hooks = loop.LoopHooks(points.log, points.forget, nothing, Display(), StopAfter(calls), saver, profiler)
-    return engine, loop.train(config, held, dataset(config), hooks, begin)
+    return engine, loop.train(config, held, dataset(config), hooks, start)
 
 
 def nothing(*_: object) -> Any:
