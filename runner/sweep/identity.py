@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from runner.config.convert import flatten
 from runner.config.schema import RunConfig
 from runner.host import paths
+from runner.host.versions import installed
 from runner.model import definition
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
@@ -84,16 +84,9 @@ def _package_digest() -> str:
         inner = path.relative_to(root)
         if inner.parts[0] not in _OTHER_PARTS:
             digest.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
-    for name in _LIBRARIES:
-        digest.update(f"{name}=={_version(name)}".encode())
+    for name, version in installed(_LIBRARIES).items():
+        digest.update(f"{name}=={version}".encode())
     return digest.hexdigest()
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _source(target: str) -> bytes:

@@ -6,11 +6,11 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 
 import mlflow
 from mlflow.models import Model, infer_signature
 
+from runner.host.versions import installed
 from runner.tracking.base import Example, Predicts
 from runner.tracking.store import Store
 
@@ -56,11 +56,7 @@ def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example
 
 def pinned(packages: list[str]) -> list[str]:
     """Returns `name==version` for those of the packages that are installed."""
-    result = []
-    for name in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            result.append(f"{name}=={metadata.version(name)}")
-    return result
+    return [f"{name}=={version}" for name, version in installed(packages).items()]
 
 
 def _is_tf_keras(model: object) -> bool:

@@ -134,7 +134,7 @@ def _read_all(place: Path, step: int | None) -> str:
 
 def _use(checkpoint: Checkpoint) -> None:
     for path in checkpoint:
-        assert checkpoint.read(path).shape == checkpoint.shape(path)
+        assert checkpoint[path].shape == checkpoint.shape(path)
     History(lambda *_: None, 4, lambda _: 0.1).restore(checkpoint.step, checkpoint.history())
 
 

@@ -73,14 +73,6 @@ class Kept:
         if best is not None:
             record.write(self._folder, best)
 
-    def note_best(self, best: Mapping[str, Any]) -> None:
-        """Notes one of the checkpoints as the best.
-
-        Raises:
-          OSError: the disk is full, or can't be written.
-        """
-        record.write(self._folder, best)
-
     def remove_old(self, keep: int, written: int) -> list[str]:
         """Removes what is not to be kept any more.
 

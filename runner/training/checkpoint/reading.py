@@ -55,9 +55,6 @@ class Checkpoint(Mapping[str, Array]):
         self.step, self.about = found.step, found.about
         self._arrays = dict(found.arrays)
 
-    def __getitem__(self, path: str) -> Array:
-        return self.read(path)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
 
@@ -68,7 +65,7 @@ class Checkpoint(Mapping[str, Array]):
         """Returns the shape of a whole array, without reading it."""
         return self._arrays[path].shape
 
-    def read(self, path: str) -> Array:
+    def __getitem__(self, path: str) -> Array:
         """Returns a whole array.
 
         Raises:
@@ -87,7 +84,7 @@ class Checkpoint(Mapping[str, Array]):
         """Returns the metrics so far, as they were given to `write`.
 
         Raises:
-          DamagedError: as `read`.
+          DamagedError: its file has gone, or changed, since the checkpoint was opened.
         """
         with _safetensors(self.folder / manifest.HISTORY) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset, Encoding
 from runner.engine.base import Engine
+from runner.host.outputs import warn
+from runner.host.versions import installed
 from runner.task.base import LOSS, Task
 from runner.tracking import Tracker
 from runner.training import stopping
@@ -263,7 +264,7 @@ def saving(
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     about |= {DIGEST: data.digest, ENCODING: data.encoding.to_json(), CONSTANTS: dict(constants)}
     start = before.checkpoint.step if before else 0
-    saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), _warn, start, goal)
+    saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), warn, start, goal)
     finished = False
     try:
         yield saver
@@ -281,19 +282,9 @@ def _end(run: SavedRun, *, finished: bool) -> None:
     try:
         runs.end(run, finished=finished)
     except OSError as error:
-        _warn(f"the end of the run is not noted in {run.folder}: {error}")
+        warn(f"the end of the run is not noted in {run.folder}: {error}")
 
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the libraries that compute."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr)
+    return {"python": platform.python_version(), **installed(_LIBRARIES)}

@@ -16,6 +16,7 @@ from typing import Any
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine
 from runner.task.base import Evaluation
+from runner.training.checkpoint import best as record
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.kept import Kept
 from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError
@@ -140,7 +141,7 @@ class CheckpointSaver(Saver):
         if _improves(goal, value, self._best):
             self._hoped = self._best = {"metric": goal.metric, "value": value, "step": step}
             try:
-                self._kept.note_best(self._best)
+                record.write(self._folder, self._best)
             except OSError as error:
                 self._warn(f"step {step} is not noted as the best: {error}; training goes on")
 
