@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from runner.host.signals import interruption
 from runner.metrics import LOSS
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
+from runner.sweep.member import varied_tags
 from runner.sweep.parent import Parent
 from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
@@ -129,9 +131,7 @@ def _show(name: str, entries: Sequence[Entry], sheet: render.Sheet) -> None:
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    counts: dict[str, int] = {}
-    for entry in entries:
-        counts[entry.outcome.status] = counts.get(entry.outcome.status, 0) + 1
+    counts = Counter(entry.outcome.status for entry in entries)
     return f"{len(entries)} jobs: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
@@ -174,7 +174,7 @@ def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
 def _named(entry: Entry) -> RunRecord:
     """Returns the job's record with what varied as tags, which a record from a folder or a skipped run lacks."""
     assert entry.record is not None
-    return replace(entry.record, tags={f"varied.{key}": value for key, value in entry.job.varied.items()})
+    return replace(entry.record, tags=varied_tags(entry.job.varied))
 
 
 def _curves(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:

@@ -14,7 +14,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
 from runner.host import paths
 from runner.host.late import late
-from runner.training.checkpoint.arguments import key_of, without
+from runner.training.checkpoint.arguments import MULTIRUN, key_of, value_of, without
 from runner.training.checkpoint.recorded import Record
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ else:
     resume, runs = late("runner.training.checkpoint.resume"), late("runner.training.checkpoint.runs")
 
 _KEY = "sweep.resume"
-_MULTIRUN = ("-m", "--multirun")
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -43,18 +42,17 @@ def expand(arguments: Sequence[str]) -> list[str]:
       ConfigError: there is no such sweep, or its record sets what a record may not set.
       TrackingError: the store can't be used.
     """
-    wanted = [one.partition("=")[2] for one in arguments if one.lstrip("+").partition("=")[0] == _KEY]
-    if not wanted or wanted[-1] in ("", "null"):
+    if not (wanted := value_of(arguments, _KEY)):
         return list(arguments)
-    typed = [one for one in arguments if key_of(one) != _KEY and one not in _MULTIRUN]
+    typed = [one for one in arguments if key_of(one) != _KEY and one not in MULTIRUN]
     config = _tracking([one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")])
     if config.name == "none":
-        raise ConfigError(f"{_KEY}={wanted[-1]} is refused: tracking=none keeps no sweep; drop one of the two")
+        raise ConfigError(f"{_KEY}={wanted} is refused: tracking=none keeps no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
     named = any(key_of(one) in ("tracking.experiment", "experiment") for one in typed)
-    run = sweeps.find(store, wanted[-1], [store.experiment_id] if named else [])
+    run = sweeps.find(store, wanted, [store.experiment_id] if named else [])
     record = Record(_KEY, run.info.run_id, parent.is_own(run))
-    left = [one for one in parent.recorded_arguments(run) if one not in _MULTIRUN]
+    left = [one for one in parent.recorded_arguments(run) if one not in MULTIRUN]
     recorded = record.checked(without(left, [key_of(one) for one in typed]))
     return ["-m", *recorded, *typed, f"{_KEY}={run.info.run_id}"]
 

@@ -18,15 +18,10 @@ _MOST_OUTAGES = 10  # that are told of: a store that comes and goes all day must
 
 
 class Send(Protocol):
-    """Stores a group of records, or raises."""
+    """Stores a group of records, or raises; see `runner.tracking.send.Sender`."""
 
     def __call__(self, group: list[Record], *, unsure: bool) -> None:
-        """Stores a group: either points only, or one other record.
-
-        Args:
-          group: what to store.
-          unsure: an earlier attempt raised, and part of the group may be stored already.
-        """
+        """Stores points only, or one other record; `unsure`: an earlier attempt raised."""
 
 
 @dataclass

@@ -71,8 +71,8 @@ def begin(names: Sequence[str]) -> Past:
 def to_arrays(past: Past) -> dict[str, Array]:
     """Returns a past as named arrays."""
     steps = np.array(past.open, np.float64).reshape(-1, 1 + len(past.names))
-    found = {
-        "train": _column(step for step, _ in past.train),
+    found: dict[str, Array | list[float]] = {
+        "train": [step for step, _ in past.train],
         "open": steps[:, 0],
         "epoch": past.epoch[:1],
         "evaluations": np.array([(at, one.examples) for at, one in past.evaluations], np.float64).reshape(-1, 2),
@@ -80,12 +80,12 @@ def to_arrays(past: Past) -> dict[str, Array]:
         "restores": np.array([(r.bad, r.step, r.factor) for r in past.restores], np.float64).reshape(-1, 3),
     }
     for column, name in enumerate(past.names, start=1):
-        found[f"train/{name}"] = _column(means[name] for _, means in past.train)
-        found[f"open/{name}"] = np.ascontiguousarray(steps[:, column])
+        found[f"train/{name}"] = [means[name] for _, means in past.train]
+        found[f"open/{name}"] = steps[:, column]
         found[f"epoch/{name}"] = past.epoch[column : column + 1]
     for name in past.evaluations[0][1].metrics if past.evaluations else ():
-        found[f"evaluations/{name}"] = _column(one.metrics[name] for _, one in past.evaluations)
-    return {name: np.array(array, np.float64) for name, array in found.items()}
+        found[f"evaluations/{name}"] = [one.metrics[name] for _, one in past.evaluations]
+    return {name: np.array(array, np.float64, order="C") for name, array in found.items()}
 
 
 def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> Past:
@@ -174,10 +174,6 @@ def _names(arrays: Mapping[str, Array], table: str) -> tuple[str, ...]:
     """Returns the metrics of a table, the loss first."""
     found = {key.removeprefix(f"{table}/") for key in arrays if key.startswith(f"{table}/")}
     return tuple(sorted(found, key=lambda name: (name != LOSS, name)))
-
-
-def _column(values: object) -> Array:
-    return np.array(list(values), np.float64)  # type: ignore[call-overload]
 
 
 def _evaluation(metrics: Mapping[str, float], examples: int) -> Evaluation:

@@ -37,7 +37,8 @@ def curves(
       steps_per_epoch: training steps an epoch.
       evaluated: what evaluations are on, in a word.
     """
-    names = list(dict.fromkeys(name for _, metrics in _points(train, evaluations) for name in metrics))
+    first = [*(means for _, means in train[:1]), *(one.metrics for _, one in evaluations[:1])]
+    names = list(dict.fromkeys(name for metrics in first for name in metrics))
     rows = max(-(-len(names) // _COLUMNS), 1)
     figure, panels = subplots(rows, _COLUMNS, figsize=(11, 4.2 * rows))
     whole = _by_epoch(train, steps_per_epoch)
@@ -61,12 +62,6 @@ def curves(
     for axes in np.ravel(panels)[len(names) :]:
         axes.axis("off")
     save(figure, path)
-
-
-def _points(
-    train: Sequence[tuple[int, Mapping[str, float]]], evaluations: Sequence[tuple[int, Evaluation]]
-) -> list[tuple[int, Mapping[str, float]]]:
-    return [*train[:1], *((step, evaluation.metrics) for step, evaluation in evaluations[:1])]
 
 
 def _by_epoch(train: Sequence[tuple[int, Mapping[str, float]]], steps_per_epoch: int) -> dict[int, dict[str, float]]:

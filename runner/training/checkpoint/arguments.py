@@ -24,7 +24,7 @@ else:  # with NumPy, which a refusal would wait for
 
 KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
 _FOLDER = "trainer.checkpoint.folder"
-_MULTIRUN = ("-m", "--multirun")
+MULTIRUN = ("-m", "--multirun")
 
 
 def folder_of(config: CheckpointConfig) -> Path:
@@ -43,7 +43,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     Raises:
       ConfigError: there is no such run, it can't be used so, or its record sets what a record may not set.
     """
-    given = {key: value for key in KEYS if (value := _value(arguments, key))}
+    given = {key: value for key in KEYS if (value := value_of(arguments, key))}
     if not given:
         return list(arguments)
     if len(given) > 1:
@@ -52,9 +52,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
             "run is for evaluate and export; leave out all but one"
         )
     key, wanted = next(iter(given.items()))
-    if any(argument in _MULTIRUN for argument in arguments):
+    if any(argument in MULTIRUN for argument in arguments):
         raise refuse(key, wanted, allowed="one run, not a multirun", mend="drop -m, or set sweep.resume for a sweep")
-    root = folder_of(CheckpointConfig(folder=_value(arguments, _FOLDER) or None))
+    root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
     found, step = runs.find(key, wanted, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
     keys = [key_of(argument) for argument in typed]
@@ -80,7 +80,7 @@ def key_of(argument: str) -> str:
     return argument.lstrip("+~").partition("=")[0]
 
 
-def _value(arguments: Sequence[str], key: str) -> str:
+def value_of(arguments: Sequence[str], key: str) -> str:
     """Returns the last value given to a key; empty where there is none, or null."""
     values = [argument.partition("=")[2].strip("'\"") for argument in arguments if key_of(argument) == key]
     return "" if not values or values[-1] == "null" else values[-1]
