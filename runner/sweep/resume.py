@@ -45,7 +45,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not (wanted := value_of(arguments, _KEY)):
         return list(arguments)
     typed = [one for one in arguments if key_of(one) != _KEY and one not in MULTIRUN]
-    config = _tracking([one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")])
+    chosen = [one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")]
+    config = _tracking([*chosen, *_search_path(typed)])
     if config.name == "none":
         raise ConfigError(f"{_KEY}={wanted} is refused: tracking=none keeps no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
@@ -74,6 +75,17 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
     except ConfigError:
         return []
     return [f"resume='{found.folder.as_posix()}'"]
+
+
+def _search_path(arguments: Sequence[str]) -> list[str]:
+    """Returns as an override the folder of a user's own options that a command line names."""
+    folders, rest = list[str](), iter(arguments)
+    for one in rest:
+        flag, equals, folder = one.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folders.append(folder if equals else next(rest, ""))
+    quoted = [Path(one).absolute().as_posix().replace("'", "\\'") for one in folders[-1:]]
+    return [f"hydra.searchpath=['file://{one}']" for one in quoted]
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:

@@ -144,6 +144,19 @@ def test_a_resumed_command_line_is_the_recorded_one_and_what_is_typed_wins(tmp_p
         resume.expand(["sweep.resume=feed", f"tracking.uri={uri}"])
 
 
+@pytest.mark.parametrize("flag", [["--config-dir", "{}"], ["-cd={}"]])
+def test_a_sweep_is_found_in_a_store_that_a_users_own_option_names(tmp_path: Path, flag: list[str]) -> None:
+    uri, own = f"sqlite:///{tmp_path / 'team.db'}", tmp_path / "our's"
+    (own / "tracking").mkdir(parents=True)
+    (own / "tracking" / "team.yaml").write_text(f'defaults: [mlflow]\nuri: "{uri}"\n')
+    store = open_store(uri, "runner")
+    tags = {KIND_TAG: "sweep", ARGV_TAG: json.dumps(["-m", "mesh=single,batch2"])}
+    run_id = store.client.create_run(store.experiment_id, tags=tags).info.run_id
+    typed = [*(one.format(own) for one in flag), "tracking=team"]
+    expected = ["-m", "mesh=single,batch2", *typed, f"sweep.resume={run_id}"]
+    assert resume.expand([*typed, "sweep.resume=latest"]) == expected
+
+
 def test_a_command_line_that_resumes_nothing_stays_as_it_is() -> None:
     assert resume.expand(["-m", "mesh=single,batch2"]) == ["-m", "mesh=single,batch2"]
     assert resume.expand(["sweep.resume=null"]) == ["sweep.resume=null"]
