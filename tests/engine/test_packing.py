@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runner.engine.base import VariableInfo
 from runner.engine.dtensor.packing import Packing, packing
 
 SHAPES: dict[str, tuple[int, ...]] = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/bias": (10,), "d3/bias": (3,)}
@@ -17,8 +18,10 @@ def packed(
     axis: str | None = None,
     elementwise: bool = True,
 ) -> Packing | None:
-    specs = {path: (axis, *(None for _ in shape[1:])) for path, shape in shapes.items()}
-    return packing(shapes, dict.fromkeys(shapes, dtype), specs, 8, elementwise=elementwise)
+    variables = {
+        path: VariableInfo(shape, dtype, (axis, *[None] * len(shape[1:])), 0) for path, shape in shapes.items()
+    }
+    return packing(variables, 8, elementwise=elementwise)
 
 
 def test_whole_float32_matrices_and_vectors_are_packed_in_their_order() -> None:

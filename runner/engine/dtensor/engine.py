@@ -76,7 +76,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
         self._model: Model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
         variables = _stored(self._adapter.variables(self._model))
-        check_layouts(variables, layouts)
+        for path, variable in variables.items():
+            if variable.layout != layouts[path]:
+                raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")
         rule, averages = make_rule(self._config.optimizer, tf), self._config.optimizer.ema.decay is not None
         trainable = [uncast(variable) for variable in self._model.trainable_variables]
         self._state = make_state(
@@ -113,14 +115,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             return None
         if self._microbatches > 1:  # the sums of the micro-batches' gradients lie in variables of their own
             return None
-        trainable = {path: self._state.variables[path] for path in self._state.trainable}
-        return packing(
-            {path: variable.shape.as_list() for path, variable in trainable.items()},
-            {path: variable.dtype.name for path, variable in trainable.items()},
-            {path: self.placements[path].spec for path in trainable},
-            self._axes[self._batch_axis] if self._batch_axis else 1,
-            elementwise=make_rule(self._config.optimizer, tf).elementwise,
-        )
+        variables, groups = self.variables(), self._axes[self._batch_axis] if self._batch_axis else 1
+        elementwise = make_rule(self._config.optimizer, tf).elementwise
+        return packing({path: variables[path] for path in self._state.trainable}, groups, elementwise=elementwise)
 
     def _traced(self, function: F) -> F:
         """Returns a graph function. Only a user's own model may need AutoGraph, which doubles the time of a trace."""
@@ -308,14 +305,3 @@ make = DTensorEngine  # see `runner.engine.registry`
 def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
     """Returns the variables behind those that layers of mixed precision read in another type."""
     return {path: uncast(variable) for path, variable in variables.items()}
-
-
-def check_layouts(variables: Mapping[str, dtensor.DVariable], layouts: Mapping[str, dtensor.Layout]) -> None:
-    """Checks that every variable lies as the plan says.
-
-    Raises:
-      EngineError: names the first that does not.
-    """
-    for path, variable in variables.items():
-        if variable.layout != layouts[path]:
-            raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")

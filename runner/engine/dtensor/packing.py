@@ -8,8 +8,10 @@ of variables, and the gradients are summed over the devices as one (see `.packed
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from runner.engine.base import VariableInfo
 
 ALIGNMENT = 16  # in elements, 64 bytes: TensorFlow gives an aligned piece of a vector without a copy
 _MOST_ELEMENTS = 1 << 24  # a call holds the old state and the new one; above this the operations' number is no matter
@@ -43,29 +45,19 @@ class Packing:
         return starts
 
 
-def packing(
-    shapes: Mapping[str, Sequence[int]],
-    dtypes: Mapping[str, str],
-    specs: Mapping[str, Sequence[str | None]],
-    groups: int,
-    *,
-    elementwise: bool,
-) -> Packing | None:
+def packing(variables: Mapping[str, VariableInfo], groups: int, *, elementwise: bool) -> Packing | None:
     """Returns how the variables of a model are packed, None where they are not.
 
     Args:
-      shapes: of the trainable variables, by canonical path.
-      dtypes: names of theirs.
-      specs: a mesh axis or None for each of their dims.
+      variables: the trainable ones, by canonical path.
       groups: size of the mesh axis that splits the examples.
       elementwise: the optimizer's rule goes element by element; one that takes norms or products of a whole variable,
         as LAMB's or Muon's, would take those of all variables together.
     """
     packs = (
         elementwise
-        and all(dtype == "float32" for dtype in dtypes.values())
-        and not any(axis for spec in specs.values() for axis in spec)
-        and all(len(shape) <= 2 for shape in shapes.values())  # a larger kernel is no matrix product's
-        and 0 < sum(math.prod(shape) for shape in shapes.values()) <= _MOST_ELEMENTS
+        and all(each.dtype == "float32" and not any(each.spec) for each in variables.values())
+        and all(len(each.shape) <= 2 for each in variables.values())  # a larger kernel is no matrix product's
+        and 0 < sum(math.prod(each.shape) for each in variables.values()) <= _MOST_ELEMENTS
     )
-    return Packing(tuple(shapes), tuple(tuple(shape) for shape in shapes.values()), groups) if packs else None
+    return Packing(tuple(variables), tuple(each.shape for each in variables.values()), groups) if packs else None
