@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.cli.command_line import is_group, short, unreadable
 from runner.config.errors import ConfigError, did_you_mean
@@ -109,6 +110,8 @@ def _wrong_kind(found: re.Match[str], text: str) -> str:
         return f"{given} is refused: one of {enum.group(1)}; write {key}={enum.group(1).split(',')[0]}"
     if "not Optional" in text or "is not optional" in text or kind:
         return f"{given} is refused: {kind or 'it needs a value'}; write {key}=<{kind or 'value'}>, or drop it"
+    if (told := _below_a_list(key)) is not None:
+        return told
     if _holds_keys(key):
         return f"{given} is refused: {key} holds keys, not a value of this kind; write {key}.name=value"
     return f"{given} is refused: not a value of the kind that {key} holds; see python -m runner --cfg all"
@@ -133,6 +136,22 @@ def _no_interpolation(found: re.Match[str], _text: str) -> str:
     return f"{_given(found.group(2))} is refused: its interpolation gives nothing (no key {found.group(1)}); mend it"
 
 
+def _in_a_list(found: re.Match[str], text: str) -> str:
+    """Words a word where a list's place belongs; the message does not tell the key."""
+    named = (one for one in _typed() if f".{found.group(1)}" in one.partition("=")[0])
+    return next((told for one in named if (told := _below_a_list(one.lstrip("+~").partition("=")[0]))), text)
+
+
+def _below_a_list(key: str) -> str | None:
+    """Returns the refusal of a key or a place below one that holds a list; None: it is not below one."""
+    config = _known()
+    for match in re.finditer(r"\.", key):
+        above = key[: match.start()]
+        if isinstance(_selected(config, above), ListConfig):
+            return f"{_given(key)} is refused: {above} holds a list, without this; write {above}=[...]"
+    return None
+
+
 _PATTERNS = (
     (r"Could not override '([^']+)'", _not_in_defaults),
     (r"Multiple values for (\S+?)\. ", _twice),
@@ -143,6 +162,7 @@ _PATTERNS = (
     (r"Ambiguous value for argument '(.*?)' 1\. ", _several),
     (r"Sweep parameters '(.*)' requires --multirun", _several),
     (r"Error merging override (\S+)", _wrong_kind),
+    (r"invalid literal for int\(\) with base 10: '(.+)'", _in_a_list),
     (r"Config group override must be", _no_option),
     (r"Error resolving interpolation '(.+?)', possible", _no_choice),
     (r"Interpolation key '(.+?)' not found full_key: (\S+)", _no_interpolation),
@@ -175,8 +195,15 @@ def _known() -> DictConfig:
         return compose("config", overrides=groups)
 
 
+def _selected(config: DictConfig, key: str) -> object:
+    try:
+        return OmegaConf.select(config, key)
+    except OmegaConfBaseException:  # below a list, or without a value
+        return None
+
+
 def _holds_keys(key: str) -> bool:
-    return isinstance(OmegaConf.select(_known(), key, throw_on_missing=False), DictConfig)
+    return isinstance(_selected(_known(), key), DictConfig)
 
 
 def _nearest(key: str) -> str:

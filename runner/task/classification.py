@@ -154,7 +154,7 @@ class Classification(Supervised):
             raise refuse(
                 "task.classes",
                 None,
-                allowed=f"array {self._target} names none",
+                allowed=f"how many there are, which array {self._target} does not tell",
                 mend="say how many, as task.classes=10",
             )
         count = max(int(labels.max(initial=0)) + 1, 2)

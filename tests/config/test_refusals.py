@@ -59,7 +59,11 @@ REFUSALS = [
     refusal("nosuch=1", "nosuch=1", "groups are against, branch, dataset"),
     refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
     refusal("+trainer.epoch=2", "trainer.epoch", "no such key", "did you mean epochs?"),
+    refusal(
+        "dataset=arrays dataset.augment.flip=up", "dataset.augment.flip=up", "holds a list", "dataset.augment=[...]"
+    ),
     refusal("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
+    refusal("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules holds a list"),
     refusal("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden?"),
     refusal("hydra.nosuch=1", "hydra.nosuch=1", "no such key"),
     # The grammar of overrides.
