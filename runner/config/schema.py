@@ -249,7 +249,7 @@ class SweepConfig:
         the loss.
       direction: `maximize` or `minimize`; null: as the metric itself says, `maximize` where it does not.
       resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
-      skip_finished: skips a job that a finished run covers: equal config, equal code.
+      skip_finished: skips a job that a finished run covers: equal config, equal code, data files as they were.
     """
 
     name: str | None = None

@@ -1,10 +1,11 @@
-"""When two runs are the same: equal configs, as far as they change what is computed, under equal code."""
+"""When two runs are the same: equal configs, as far as they change what is computed, under equal code and data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -57,14 +58,29 @@ def config_hash(content: Mapping[str, object]) -> str:
 
 
 def code_version(config: RunConfig) -> str:
-    """Returns a digest of the code that a run computes with: this package, the libraries, a user's own modules.
+    """Returns a digest of what a run computes with: this package, the libraries, a user's own modules and data files.
 
     A commit would not do: a working tree may have changed since, and an installed package has none.
 
     Args:
-      config: of the run, whose import paths name the modules.
+      config: of the run, whose import paths name the modules, and whose `dataset.path` the files.
     """
-    return _digest(b"".join([_package_digest().encode(), *map(_source, _targets(config))]))
+    own = [*map(_source, _targets(config)), *_data_files(config.dataset.path)]
+    return _digest(b"".join([_package_digest().encode(), *own]))
+
+
+def _data_files(path: str | None) -> Iterator[bytes]:
+    """Yields name, size and time of change of a user's data files, which take no time to look at."""
+    if path is None:
+        return
+    root = Path(path).expanduser()
+    found = {root, *(file for deep in ("*", "*/*", "*/*/*") for file in root.glob(deep))}  # <split>/<class>/<file>
+    for file in sorted(found):
+        with suppress(OSError):
+            if file.is_file():
+                yield f"\0{file.relative_to(root)} {file.stat().st_size} {file.stat().st_mtime_ns}".encode(
+                    errors="surrogateescape"
+                )
 
 
 def _targets(config: RunConfig) -> list[str]:

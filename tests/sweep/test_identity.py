@@ -79,6 +79,19 @@ def test_code_is_another_where_a_users_own_part_changed(
     assert identity.code_version(ours) == identity.code_version(ours) != before
 
 
+def test_a_run_on_data_files_that_changed_since_is_another(tmp_path: Path) -> None:
+    table, photo = tmp_path / "houses.csv", tmp_path / "photos" / "train" / "cats" / "1.jpg"
+    photo.parent.mkdir(parents=True)
+    for file, path in ((table, table), (photo, tmp_path / "photos")):
+        file.write_bytes(b"1")
+        config = RunConfig(dataset=DatasetConfig(path=str(path)))
+        before = identity.code_version(config)
+        assert identity.code_version(config) == before
+        file.write_bytes(b"12")
+        assert identity.code_version(config) != before
+    assert identity.code_version(RunConfig(dataset=DatasetConfig(path=str(tmp_path / "none")))) != before
+
+
 def test_what_varies_is_what_has_several_values() -> None:
     arguments = ["dataset=digits", "dataset.batch_size=64,128", "+mesh.axes.model=choice(1,2)", "layout.rules=[a,b]"]
     assert varied_values(arguments) == {"dataset.batch_size": "64,128", "+mesh.axes.model": "choice(1,2)"}
