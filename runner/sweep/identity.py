@@ -78,9 +78,9 @@ def _data_files(path: str | None) -> Iterator[bytes]:
     for file in sorted(found):
         with suppress(OSError):
             if file.is_file():
-                yield f"\0{file.relative_to(root)} {file.stat().st_size} {file.stat().st_mtime_ns}".encode(
-                    errors="surrogateescape"
-                )
+                seen = file.stat()
+                told = f"\0{file.relative_to(root)} {seen.st_size} {seen.st_mtime_ns}"
+                yield told.encode(errors="surrogateescape")
 
 
 def _targets(config: RunConfig) -> list[str]:
