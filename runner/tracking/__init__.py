@@ -11,14 +11,14 @@ from runner.host.late import late
 from runner.host.paths import project_root
 from runner.tracking.base import Status, Tracker
 from runner.tracking.location import default_uri
-from runner.tracking.mlflow_import import preload, set_environment
+from runner.tracking.mlflow_import import set_environment
 
 if TYPE_CHECKING:
     from runner.tracking import start, tracker
 else:
     start, tracker = late("runner.tracking.start"), late("runner.tracking.tracker")
 
-__all__ = ["Status", "Tracker", "default_uri", "open_tracker", "preload"]
+__all__ = ["Status", "Tracker", "default_uri", "open_tracker"]
 
 set_environment()
 

@@ -5,28 +5,11 @@ Importing `runner.tracking`, or any module in it, sets what MLflow reads as it i
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import logging
 import os
 import sys
-import threading
 
 from runner.config.secrets import scrub
-
-# Imported beside mlflow itself, since opening a database store would otherwise pay for them (about 1 s).
-_PARTS = ("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "runner.tracking.tracker")
-
-
-def preload() -> threading.Thread:
-    """Starts importing MLflow in the background (3 to 6 s), while the caller does something else.
-
-    Returns:
-      The thread, which nobody needs to join: an import waits for one that is under way.
-    """
-    thread = threading.Thread(target=_import_parts, name="mlflow-import", daemon=True)
-    thread.start()
-    return thread
 
 
 def quiet() -> None:
@@ -49,12 +32,6 @@ def _mask(record: logging.LogRecord) -> bool:
 def warn(message: str) -> None:
     """Prints one line on stderr, without secrets."""
     print(f"tracking: {scrub(message)}", file=sys.stderr, flush=True)
-
-
-def _import_parts() -> None:
-    with contextlib.suppress(Exception):  # whoever needs it meets the same error where it can be reported
-        for part in _PARTS:
-            importlib.import_module(part)
 
 
 def set_environment() -> None:
