@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.schema import TrackingConfig
@@ -17,17 +16,16 @@ else:
     stored = late("runner.tracking.stored")
 
 
-def attach(config: TrackingConfig, run_id: str | None, root: Path | None = None) -> Attachment:
+def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
     """Opens a recorded run.
 
     Args:
       config: the `tracking` group.
       run_id: the run's id in the store; None for a run that was not tracked.
-      root: folder whose `outputs` holds the default store; null: the project's.
 
     Raises:
       TrackingError: the store can't be used, or has no such run; one line.
     """
     if config.name == "none" or run_id is None:
         return Attachment()
-    return stored.stored_run(tracking_uri(config.uri, root or project_root()), config.experiment, run_id)
+    return stored.stored_run(tracking_uri(config.uri, project_root()), config.experiment, run_id)

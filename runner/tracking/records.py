@@ -51,19 +51,12 @@ class Ending(NamedTuple):
 
 
 Record = Point | Tag | Dataset | Artifact | Ending
-_KINDS: dict[str, type[Point | Tag | Dataset | Artifact | Ending]] = {
-    "point": Point,
-    "tag": Tag,
-    "dataset": Dataset,
-    "artifact": Artifact,
-    "ending": Ending,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KINDS: dict[str, type[Record]] = {kind.__name__.lower(): kind for kind in (Point, Tag, Dataset, Artifact, Ending)}
 
 
 def to_json(record: Record) -> str:
     """Returns the record as one line of JSON."""
-    return json.dumps({"kind": _NAMES[type(record)], **record._asdict()})
+    return json.dumps({"kind": type(record).__name__.lower(), **record._asdict()})
 
 
 def from_json(line: str) -> Record:

@@ -57,9 +57,8 @@ def _check(key: str, uri: str) -> None:
         known = {"postgres": "postgresql", "maria": "mysql", "mariadb": "mysql"}
         close = get_close_matches(kind.lower(), ("sqlite", "http", "https", *_DRIVERS), n=1, cutoff=0.55)
         near = known.get(kind) or (kind if kind in _DRIVERS else next(iter(close), None))
-        mend = f"did you mean {near}://?" if near and near != "sqlite" else None
-        mend = "did you mean sqlite:///<file>?" if near == "sqlite" else mend
-        raise _refused(key, uri, "no store of this scheme", mend)
+        form = "sqlite:///<file>" if near == "sqlite" else f"{near}://"
+        raise _refused(key, uri, "no store of this scheme", f"did you mean {form}?" if near else None)
 
 
 def _check_word(key: str, uri: str) -> None:

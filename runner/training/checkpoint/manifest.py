@@ -128,16 +128,13 @@ def read(folder: Path) -> Manifest:
     found = read_json(path, LARGEST)
     try:
         known = whole(found.get("format"), "format")
-    except MisfitError as error:
-        raise DamagedError(f"{path} is not as it was written: {error}") from error
-    if known > FORMAT:
-        raise ConfigError(
-            f"checkpoint {folder} is refused: it has format {known}, this version reads up to {FORMAT}; "
-            "use the version of the runner that wrote it, or a newer one"
-        )
-    if found.pop("sha256", None) != _digest(found):
-        raise DamagedError(f"{path} is not as it was written")
-    try:
+        if known > FORMAT:
+            raise ConfigError(
+                f"checkpoint {folder} is refused: it has format {known}, this version reads up to {FORMAT}; "
+                "use the version of the runner that wrote it, or a newer one"
+            )
+        if found.pop("sha256", None) != _digest(found):
+            raise DamagedError(f"{path} is not as it was written")
         return _parse(found)
     except MisfitError as error:
         raise DamagedError(f"{path} is not as it was written: {error}") from error
