@@ -19,7 +19,7 @@ from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import convolution, drawn, loops, normalization, order, windows
 from runner.engine.dtensor.private import ARRAYS, BACKEND, GRU, KERNELS, LSTM, MANIPULATIONS, NN, RAW_ARRAYS, STATELESS
 
-_CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for; it leaves the others alone
+_CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for
 
 
 @contextlib.contextmanager
