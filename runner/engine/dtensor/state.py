@@ -71,6 +71,7 @@ class State:
 
 @contextmanager
 def _put_back(variables: Iterable[dtensor.DVariable]) -> Iterator[None]:
+    """Puts variables back as they were, when the context ends."""
     before = [(variable, read_stored(variable)) for variable in variables]
     try:
         yield
