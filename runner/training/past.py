@@ -83,8 +83,10 @@ def to_arrays(past: Past) -> dict[str, Array]:
         found[f"train/{name}"] = [means[name] for _, means in past.train]
         found[f"open/{name}"] = steps[:, column]
         found[f"epoch/{name}"] = past.epoch[column : column + 1]
-    for name in past.evaluations[0][1].metrics if past.evaluations else ():
-        found[f"evaluations/{name}"] = [one.metrics[name] for _, one in past.evaluations]
+    told = [one.metrics for _, one in past.evaluations]
+    for name in told[-1] if told else ():
+        if all(name in metrics for metrics in told):  # a run may have gone on with fewer, as without task.top_k
+            found[f"evaluations/{name}"] = [metrics[name] for metrics in told]
     return {name: np.array(array, np.float64, order="C") for name, array in found.items()}
 
 

@@ -258,6 +258,19 @@ def test_an_evaluation_is_logged_at_its_step_and_kept() -> None:
     assert [len(one.outputs) for _, one in history.evaluations] == [0, 10], "only the last keeps its outputs"
 
 
+def test_a_run_that_goes_on_with_fewer_metrics_keeps_those_that_every_evaluation_has() -> None:
+    first, history, none = make(Log()), make(Log()), np.zeros((0, 2), np.float32)
+    first.add_evaluation(30, Evaluation({"loss": 0.5, "accuracy": 0.8, "top_5": 0.9}, 10, {}, none))
+    history.restore(30, first.arrays())
+    history.add_evaluation(60, Evaluation({"loss": 0.4, "accuracy": 0.85}, 10, {}, none))
+    found = history.arrays()
+    check_arrays(60, found)
+    assert [(at, one.metrics) for at, one in from_arrays(found).evaluations] == [
+        (30, {"loss": 0.5, "accuracy": 0.8}),
+        (60, {"loss": 0.4, "accuracy": 0.85}),
+    ]
+
+
 def test_a_point_weighs_steps_by_their_examples() -> None:
     @dataclass
     class Uneven:

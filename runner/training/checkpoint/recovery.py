@@ -132,8 +132,8 @@ def check_unfinished(config: RunConfig, before: Previous | None, total: int, tas
     if before is None:
         return
     key, past = "branch" if before.branches else "resume", from_arrays(before.checkpoint.history())
-    told = {*past.names, *(name for _, one in past.evaluations for name in one.metrics)}
-    if missing := sorted({LOSS, *task.step_metrics, *(task.directions if past.evaluations else ())} - told):
+    evaluated = past.evaluations[-1][1].metrics if past.evaluations else task.directions
+    if missing := sorted(({LOSS, *task.step_metrics} - {*past.names}) | ({*task.directions} - {*evaluated})):
         raise ConfigError(
             f"{key}={before.run.run} is refused: the run has no metric {missing[0]}, which this config's task has; "
             "set task as the run had it"
