@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from runner.config.checks_values import one_of
 from runner.config.errors import ConfigError, did_you_mean, refuse
-from runner.config.schema_augment import ON, STEPS, Color, RandomResizedCrop, StepOptions, required
+from runner.config.schema_augment import ON, STEPS, StepOptions, required
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.model import target
 
@@ -15,6 +15,12 @@ WORKER_KINDS = ("auto", "thread", "process")
 _GIVEN = ("arrays", "rng")  # what a step of a user's own is called with, in this order
 _SHARES = ("probability", "center")  # above 0, at most 1
 _NOT_BELOW_0 = ("brightness", "contrast", "saturation", "degrees")
+_EXAMPLES = {  # where the default is none
+    "size": "[224,224]",
+    "scale": "[0.08, 1.0]",
+    "ratio": "[0.75, 1.33]",
+    **dict.fromkeys(("brightness", "contrast", "saturation", "hue"), "0.1"),
+}
 
 
 def check(config: DatasetConfig) -> None:
@@ -95,17 +101,8 @@ def _check_value(key: str, name: str, value: object, kind: type[StepOptions]) ->
     else:
         good, allowed = _number(value) and 0 < value < float("inf"), "a number above 0"  # type: ignore[operator]
     if not good:
-        defaults = {spec.name: spec.default for spec in fields(kind)}
-        example = "[224,224]" if name == "size" else _example(kind, name, defaults[name])
+        example = _EXAMPLES[name] if name in _EXAMPLES else getattr(kind, name)
         raise refuse(key, value, allowed=allowed, mend=f"write {name}: {example}")
-
-
-def _example(kind: type[StepOptions], name: str, default: object) -> object:
-    if kind is Color:
-        return 0.1
-    if kind is RandomResizedCrop and isinstance(default, tuple):
-        return [0.08, 1.0] if name == "scale" else [0.75, 1.33]
-    return default
 
 
 def _number(value: object) -> bool:
