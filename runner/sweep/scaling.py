@@ -43,7 +43,7 @@ def with_efficiency(entries: Sequence[Entry]) -> list[Entry]:
     Returns:
       The entries, with the metric where it can be told.
     """
-    if not any(_is_mesh(key) for entry in entries for key in entry.job.varied):
+    if not any(key.split(".")[0] == "mesh" for entry in entries for key in entry.job.varied):
         return list(entries)
     alone: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for entry in entries:
@@ -65,10 +65,6 @@ def _with_one(entry: Entry, alone: Sequence[float]) -> Entry:
     ideal = devices(entry.record) * sum(alone) / len(alone)
     metrics = {**entry.record.metrics, EFFICIENCY: entry.record.metrics[_RATE] / ideal}
     return replace(entry, record=replace(entry.record, metrics=metrics))
-
-
-def _is_mesh(key: str) -> bool:
-    return key.split(".")[0] == "mesh"
 
 
 def _rest(job: Job, without: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -61,11 +61,8 @@ def _make() -> bytes:
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                os.write(descriptor, secrets.token_hex(32).encode())
-            finally:
-                os.close(descriptor)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_hex(32).encode())
             with contextlib.suppress(FileExistsError):
                 os.link(part, folder / _KEY)
         finally:

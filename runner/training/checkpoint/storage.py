@@ -119,8 +119,7 @@ def _save(path: Path, arrays: dict[str, Array]) -> None:
 
 def _put_in_place(making: Path, folder: Path, step: int) -> Path:
     """Renames a checkpoint into its place; one of the same step stays readable until then."""
-    target = _name(folder, step)
-    replaced = target.with_name(target.name + REPLACED)
+    target, replaced = _places(folder, step)
     if is_ours(target):
         _discard(replaced)
         target.rename(replaced)
@@ -143,14 +142,14 @@ def steps(folder: Path) -> list[int]:
 
 def place(folder: Path, step: int) -> Path:
     """Returns where the checkpoint of a step lies."""
-    target = _name(folder, step)
-    replaced = target.with_name(target.name + REPLACED)
+    target, replaced = _places(folder, step)
     # A process may have died between the two renames of `_put_in_place`.
     return replaced if not os.path.lexists(target) and os.path.lexists(replaced) else target
 
 
-def _name(folder: Path, step: int) -> Path:
-    return folder / folder_name(step)
+def _places(folder: Path, step: int) -> tuple[Path, Path]:
+    """Returns where a checkpoint lies, and where while another of its step is put in its place."""
+    return folder / folder_name(step), folder / (folder_name(step) + REPLACED)
 
 
 def lineages(folder: Path) -> dict[int, Lineage]:
