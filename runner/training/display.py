@@ -133,6 +133,7 @@ class BarDisplay(Display):
         """Starts a new bar."""
         self._epoch = f"epoch {epoch + 1}/{self._epochs}"
         self._progress.start()
+        self._remove_bar()  # of an epoch that a loss ended which is not finite
         self._task = self._progress.add_task(self._epoch, total=steps, completed=done, rate=0.0, metrics="")
 
     def update(self, done: int, rate: float, means: Means) -> None:
@@ -142,14 +143,17 @@ class BarDisplay(Display):
 
     def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """Replaces the bar by the epoch's line."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+        self._remove_bar()
         _print(self._progress.console, _epoch_line(self._epoch, means, self._evaluated, evaluation))
 
     def close(self) -> None:
         """Stops drawing."""
         self._progress.stop()
+
+    def _remove_bar(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
 
 
 def config_tree(content: Mapping[str, object]) -> Tree:

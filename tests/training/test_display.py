@@ -1,0 +1,61 @@
+"""What a person sees while a run trains."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from runner.task.base import Evaluation
+from runner.training import display
+
+EVALUATION = Evaluation({"loss": 0.25}, 10, {}, np.zeros((0, 2), np.float32))
+
+
+def console(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=120)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_pipe_gets_a_line_every_few_seconds_and_one_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_SECONDS_BETWEEN_LINES", 0.0)
+    out = console(terminal=False)
+    lines = display.make_display("auto", out, 3, "validation")
+    lines.start_epoch(1, 10, 2)
+    lines.update(4, 2.0, {"loss": 0.5})
+    lines.end_epoch({"loss": 0.5}, EVALUATION)
+    lines.close()
+    assert shown(out).splitlines() == [
+        "epoch 2/3  step 4/10  2 steps/s  loss 0.5000  3 s left",
+        "epoch 2/3  train loss 0.5000  |  validation loss 0.2500 (10)",
+    ]
+
+
+def test_a_terminal_gets_one_bar_also_where_an_epoch_is_begun_again() -> None:
+    out = console(terminal=True)
+    bar = display.make_display("auto", out, 3)
+    assert isinstance(bar, display.BarDisplay)
+    for done in (0, 2):
+        bar.start_epoch(0, 10, done)
+        bar.update(5, 3.0, {"loss": 0.5})
+        assert [task.completed for task in bar._progress.tasks] == [5]
+    bar.end_epoch({"loss": 0.5}, None)
+    assert not bar._progress.tasks
+    bar.close()
+    assert "epoch 1/3  train loss 0.5000" in shown(out)
+
+
+def test_nothing_is_shown_where_nothing_is_wanted() -> None:
+    out = console(terminal=True)
+    none = display.make_display("none", out, 3)
+    none.start_epoch(0, 10)
+    none.update(5, 3.0, {"loss": 0.5})
+    none.end_epoch({"loss": 0.5}, EVALUATION)
+    none.close()
+    assert not shown(out)
