@@ -171,6 +171,9 @@ def encode(
     categories: dict[str, tuple[str, ...]] = {}
     for name in splits[first]:
         columns = {split: splits[split][name] for split in splits}
+        known = () if encoding is None else encoding.categories.get(name, ())
+        if known and not all(isinstance(one, Words) for one in columns.values()):
+            raise DataError(f"{where[first]}, {name} holds numbers, and the run's data words: {shown(known)}")
         if any(isinstance(one, Words) for one in columns.values()):
             categories[name] = _categories(name, columns, where, encoding)
     arrays: dict[str, dict[str, Array]] = {split: {} for split in splits}
@@ -195,8 +198,8 @@ def encode(
     for columns_of in arrays.values():
         for name, array in columns_of.items():
             columns_of[name] = array if array.dtype == specs[name].dtype else array.astype(specs[name].dtype)
-    known = Encoding(categories) if encoding is None else replace(encoding, categories=categories)
-    return {split: ArraySource(found, specs) for split, found in arrays.items()}, known
+    used = Encoding(categories) if encoding is None else replace(encoding, categories=categories)
+    return {split: ArraySource(found, specs) for split, found in arrays.items()}, used
 
 
 def spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
@@ -221,7 +224,7 @@ def numbers(place: str, values: Array) -> Array:
         what = {"O": "Python objects, which are never unpickled", "c": "complex numbers", "M": "dates", "m": "times"}
         raise DataError(
             f"{place} holds {what.get(kind, f'values of type {values.dtype}')}; numbers are needed: write it as such, "
-            "or leave it out by naming the others in dataset.features"
+            "or leave it out (of a file by naming the others in dataset.features)"
         )
     if values.dtype == np.uint8 and values.ndim in (3, 4):
         image = values[..., None] if values.ndim == 3 else values
@@ -273,7 +276,7 @@ def _categories(
     if len(words) > _MOST_WORDS or (rows >= _FEW_ROWS and len(words) > rows / 2):
         raise DataError(
             f"{place} holds {len(words):,} different words in {rows:,} rows, which is text and no category; leave it "
-            "out by naming the others in dataset.features"
+            "out (of a file by naming the others in dataset.features)"
         )
     return tuple(sorted(words))
 

@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Client, Connection, Listener, wait
 
@@ -27,23 +26,12 @@ from runner.data.base import Array, Rows, empty
 
 _MADE, _FAILED = "made", "failed"
 _LAST_ANSWER_S = 2.0
+_GONE_S = 30.0  # within which Grain tells of a process that was killed, or one that was starting answers
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What a worker is asked for.
-
-    Attributes:
-      number: of the source.
-      source: pickled, the first time that this worker is asked for it; from the process that started the worker.
-      epoch: whose draws are taken.
-      rows: of the examples.
-    """
-
-    number: int
-    source: bytes | None
-    epoch: int
-    rows: Rows
+# What a worker is asked for: the source's number; the source pickled, the first time that this worker is asked for it,
+# by the process that started the worker; the epoch whose draws are taken; rows of the examples.
+_Request = tuple[int, bytes | None, int, Rows]
 
 
 class _Answers(grain.DatasetIterator):  # type: ignore[misc]
@@ -61,18 +49,18 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             if self._connection is None:
                 self._connection = Client(self._place[0], authkey=self._place[1])
                 self._connection.send(os.getpid())
-            request: _Request = self._connection.recv()
+            number, pickled, epoch, rows = self._connection.recv()
         except (EOFError, OSError) as error:
             if self._ended:
                 raise StopIteration from error
             self._ended = True
             return {_FAILED: ""}  # Grain's thread in the parent then lets go of the arrays that came before
         try:
-            if request.source is not None:
-                self._sources[request.number] = cloudpickle.loads(request.source)
-            source = self._sources[request.number]
-            made = empty(source.specs, len(request.rows))
-            make(source, request.epoch, request.rows, made)
+            if pickled is not None:
+                self._sources[number] = cloudpickle.loads(pickled)
+            source = self._sources[number]
+            made = empty(source.specs, len(rows))
+            make(source, epoch, rows, made)
             return {_MADE: made}
         except Exception as error:  # told as a value: an exception would end the worker
             text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
@@ -104,7 +92,7 @@ class _Worker:
         self._key = os.urandom(32)
         self._listener = Listener(family="AF_UNIX", authkey=self._key)
         self._connection: Connection | None = None
-        self._pid, self._closed, self._lock = 0, False, threading.Lock()
+        self._pid, self._closed, self._lock, self._asking = 0, False, threading.Lock(), threading.Lock()
         self._known: set[int] = set()
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
         stream = _Stream(str(self._listener.address), self._key)
@@ -116,13 +104,14 @@ class _Worker:
         Raises:
           RuntimeError: it died.
         """
-        request = _Request(number, None if number in self._known else pickled, epoch, rows)
-        if self._connection is None:
-            threading.Thread(target=self._accept, args=(request,), daemon=True).start()
-        else:
-            with suppress(OSError):  # it died: Grain tells how
-                self._connection.send(request)
-        answer: Mapping[str, object] = next(self._answers)
+        request = (number, None if number in self._known else pickled, epoch, rows)
+        with self._asking:
+            if self._connection is None:
+                threading.Thread(target=self._accept, args=(request,), daemon=True).start()
+            else:
+                with suppress(OSError):  # it died: Grain tells how
+                    self._connection.send(request)
+            answer: Mapping[str, object] = next(self._answers)
         self._known.add(number)
         return answer
 
@@ -149,6 +138,8 @@ class _Worker:
             else:
                 with suppress(RuntimeError, StopIteration):
                     next(self._answers)
+        if self._asking.acquire(timeout=_GONE_S):  # the end of Grain's iterator wakes nobody who waits for an answer
+            self._asking.release()
         self._listener.close()
         self._answers.close()
 

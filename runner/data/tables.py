@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from runner.data.encode import Column, as_column, by_name, cleaned, is_number, m
 
 _LARGEST_BLOCK = 1 << 30  # bytes of a .csv by which its columns' types are told
 _SMALLEST_BLOCK = 1 << 20
+_INDEX = re.compile(r"__index_level_\d+__")  # what pandas writes beside a frame's columns
 _BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 
 
@@ -105,7 +107,7 @@ def _table(path: Path, wanted: Sequence[str] | None) -> list[tuple[str, Column]]
             raise DataError(f"{path}: {sign!r} stands between its columns; write it with commas")
     if not table.num_rows:
         raise DataError(f"{path} has no examples")
-    columns = zip(table.column_names, table.columns, strict=True)
+    columns = [one for one in zip(table.column_names, table.columns, strict=True) if not _INDEX.fullmatch(one[0])]
     return [(name, _column(f"{path}, {name}", column)) for name, column in columns if _takes(wanted, name)]
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 import runner.data
 from runner import mesh
 from runner.config.convert import resolved
-from runner.config.errors import refuse
+from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
 from runner.data.augment import Augmented
-from runner.data.base import Dataset, DataSource
+from runner.data.base import Dataset, DataSource, Encoding
 from runner.engine.base import DataSpec
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
@@ -44,11 +44,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
-    if config.evaluate.split not in _WORDS:
-        config = replace(config, dataset=replace(config.dataset, test=config.evaluate.split))
     with heard():
         store = attach(config.tracking, saved.run.run_id)
-        data = runner.data.load_run(config, saved.encoding)
+        data = _loaded(config, saved.encoding)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         source, split = _chosen(config, data)
         task.check_split(source, split)
@@ -78,6 +76,17 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
+def _loaded(config: RunConfig, encoding: Encoding) -> Dataset:
+    """Loads the dataset; a split expression is in the place of its test split."""
+    if config.evaluate.split in _WORDS:
+        return runner.data.load_run(config, encoding)
+    try:
+        test = replace(config.dataset, test=config.evaluate.split)
+        return runner.data.load_run(replace(config, dataset=test), encoding)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
+
+
 def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
     """Returns the split that `evaluate.split` asks for, and its expression where it has one."""
     wanted = config.evaluate.split
@@ -93,4 +102,4 @@ def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
                 mend="set evaluate.split=test",
             )
         return data.validation, config.dataset.validation or wanted
-    return data.test, config.dataset.test or wanted
+    return data.test, config.dataset.test or wanted if wanted == "test" else wanted

@@ -58,7 +58,9 @@ def test_a_parquet_file_gives_what_the_same_table_gives_as_csv_and_lists_become_
     Path("houses.csv").write_text(HOUSES)
     table = pa.csv.read_csv("houses.csv")
     vectors = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    pa.parquet.write_table(table.append_column("vector", vectors), "houses.parquet")
+    indexed = table.append_column("vector", vectors).append_column("__index_level_0__", [[7, 8, 9]])
+    pa.parquet.write_table(indexed, "houses.parquet")
+    assert "index_level_0" not in read("houses.parquet")
     ours, theirs = read("houses.parquet"), read("houses.csv")
     assert ours.pop("vector").tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
     assert {name: array.tolist() for name, array in ours.items()} == {k: v.tolist() for k, v in theirs.items()}
@@ -149,6 +151,9 @@ def test_other_data_is_read_with_the_words_of_the_run_and_an_unknown_one_is_refu
     assert opened("b.csv", known).train.read(np.arange(2))["kind"].tolist() == [2, 1]
     with pytest.raises(DataError, match=r"c\.csv, kind: row 2 holds 'd', which the run's data did not; .* a, b, c"):
         opened("c.csv", known)
+    Path("d.csv").write_text("kind\n0\n1\n")
+    with pytest.raises(DataError, match=r"d\.csv, kind holds numbers, and the run's data words: a, b, c"):
+        opened("d.csv", known)
 
 
 BAD = {

@@ -33,7 +33,6 @@ else:
 _BATCH = 256
 _MOST_WORDS = 1000
 _INT32 = np.iinfo(np.int32)
-_MISSING_SIZE = "{name} needs {need:.1f} GB for its decoded arrays and {root} has {free:.1f} GB left"
 
 
 def run(job: Mapping[str, Any], report: Callable[[str, str], None]) -> None:
@@ -239,5 +238,7 @@ def _resized(image: tf.Tensor, size: tuple[int, ...]) -> tf.Tensor:
 def _require_space(name: str, root: Path, need: int) -> None:
     free = shutil.disk_usage(root).free
     if need > free:
-        mend = "set dataset.data_dir to a larger disk or dataset.image_size to a smaller size"
-        raise DataError(f"{_MISSING_SIZE.format(name=name, need=need / 1e9, root=root, free=free / 1e9)}; {mend}")
+        raise DataError(
+            f"{name} needs {need / 1e9:.1f} GB for its decoded arrays and {root} has {free / 1e9:.1f} GB left; set "
+            "dataset.data_dir to a larger disk or dataset.image_size to a smaller size"
+        )
