@@ -109,7 +109,7 @@ def test_what_would_pass_in_silence_is_refused_by_name(
     assert_refused(case, answer["out"], answer["err"])
 
 
-@pytest.mark.parametrize("case", map(refusal, ALLOWED), ids=name)
+@pytest.mark.parametrize("case", [*map(refusal, ALLOWED)], ids=name)
 def test_what_only_looks_alike_passes(case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]) -> None:
     answer = answers[case.args]
     assert (answer["code"], answer["err"]) == (0, "")
