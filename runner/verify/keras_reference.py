@@ -62,15 +62,11 @@ class KerasReference(Reference):
         self._trainable = {path: held for path, held in self._variables.items() if id(held) in trainable}
         self.initial = self.variables()
         self._gradients = tf.function(self._traced_gradients)
-        self._stock = self._stock_optimizer()
+        with tf.device(self._device):
+            self._stock = stock_optimizer(request.config.optimizer, request.total_steps, tf_keras)
+            self._stock.build(list(self._trainable.values()))
         self._begun = [variable.numpy() for variable in self._stock.variables]
         self._apply = tf.function(self._traced_apply)
-
-    def _stock_optimizer(self) -> tf_keras.optimizers.Optimizer:
-        with tf.device(self._device):
-            stock = stock_optimizer(self._request.config.optimizer, self._request.total_steps, tf_keras)
-            stock.build(list(self._trainable.values()))
-        return stock
 
     def _traced_apply(self, gradients: list[Tensor]) -> None:
         self._stock.apply_gradients(zip(gradients, self._trainable.values(), strict=True))

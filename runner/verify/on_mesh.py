@@ -33,10 +33,8 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     engine = make_engine(request.config, request.data, request.total_steps)
     engine.build()
     own = engine.state()
-    slots = {path: np.zeros_like(value) for path, value in own.items() if not is_variable(path)}
-    initial = {path: value for path, value in own.items() if path not in slots}
-    start = _started(initial, reference, request.config.engine.name)
-    engine.load_state(start | slots)
+    initial = {path: value for path, value in own.items() if is_variable(path)}
+    engine.load_state(own | _started(initial, reference, request.config.engine.name))
     cache_on_device(engine, request.source())
     request = request.of(len(reference["loss"]))
     given = request.by_row() if caches_split(engine) else request  # as in training
@@ -51,44 +49,37 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
         "loss": np.concatenate(losses),
         **{f"gradient/{path}": value for path, value in gradients.items()},
         **{f"final/{path}": final[path] for path in initial},
-        **{path: final[path] for path in slots},
+        **{path: final[path] for path in own if path not in initial},
         **_at_points(engine, given, reference),
-        **_padded(engine, given, reference),
     }
 
 
 def _started(initial: Mapping[str, Array], reference: Mapping[str, Array], name: str) -> dict[str, Array]:
-    """Returns the single device's initial values, an engine's own where it has none."""
-    start = {key.removeprefix("initial/"): value for key, value in reference.items() if key.startswith("initial/")}
-    for path in sorted(set(initial) & set(start)):
-        if initial[path].shape != start[path].shape:
-            shapes = list(start[path].shape), list(initial[path].shape)
+    """Returns the single device's initial values, of variables that the engine has too."""
+    start = {path: reference[f"initial/{path}"] for path in initial if f"initial/{path}" in reference}
+    for path, value in sorted(start.items()):
+        if initial[path].shape != value.shape:
+            shapes = list(value.shape), list(initial[path].shape)
             raise EngineError(f"{path} has shape {shapes[0]} on one device, engine {name} gives it {shapes[1]}")
-    return {path: start.get(path, value) for path, value in initial.items()}
+    return start
 
 
 def _at_points(engine: Engine, request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what each generic point gives, see `runner.verify.points`."""
+    """Returns what each generic point gives, see `runner.verify.points` and `runner.verify.padding`."""
     found: dict[str, Array] = {}
     for number in points.numbers(reference):
         step = _load(engine, reference, number)
-        stack = request.stack_of(step)
+        given = padding.at_point(request, reference, number)
+        stack = given.stack_of(step)
         found |= points.keyed(number, points.GRADIENT, engine.gradients(stack, step))
         losses = _mean_losses(engine.train_steps(engine.place(stack), step).read())
         found[f"point{number}/{points.LOSS}"] = losses
         found |= points.keyed(number, points.END, engine.state())
-    return found
-
-
-def _padded(engine: Engine, request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the state after a step with padding, and after the same with other padding: `runner.verify.padding`."""
-    if request.config.dataset.remainder != "pad" or not points.numbers(reference):
-        return {}
-    found: dict[str, Array] = {}
-    for name, padded in padding.padded(request, int(reference[f"point0/{points.STEP}"])).items():
-        step = _load(engine, reference, 0)
-        engine.train_steps(engine.place(padded.stack_of(step)), step).read()
-        found |= {f"{name}/{path}": value for path, value in engine.state().items()}
+        if given is not request:
+            _load(engine, reference, number)
+            again = padding.refilled(given, step).stack_of(step)
+            engine.train_steps(engine.place(again), step).read()
+            found |= {padding.PREFIX + path: value for path, value in engine.state().items()}
     return found
 
 
@@ -96,7 +87,7 @@ def _load(engine: Engine, reference: Mapping[str, Array], number: int) -> int:
     """Loads a generic point and returns the steps that were done before it."""
     own = engine.state()
     engine.load_state(own | points.part(reference, number, points.START))
-    return int(reference[f"point{number}/{points.STEP}"])
+    return points.step_of(reference, number)
 
 
 def _mean_losses(metrics: StepMetrics) -> Array:

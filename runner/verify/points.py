@@ -63,6 +63,11 @@ def numbers(arrays: Iterable[str]) -> list[int]:
     return sorted({parsed(key)[0] for key in arrays if is_of_point(key)})
 
 
+def step_of(arrays: Mapping[str, Array], point: int) -> int:
+    """Returns the steps that were done before a point."""
+    return int(arrays[f"point{point}/{STEP}"])
+
+
 def part(arrays: Mapping[str, Array], point: int, name: str) -> dict[str, Array]:
     """Returns a part's arrays by path."""
     first = prefix(point, name)

@@ -16,11 +16,12 @@ from functools import cached_property
 import numpy as np
 
 from runner.data.base import WEIGHT, Array
+from runner.engine.base import HostBatches
 from runner.optim import rules
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.schedules import learning_rate
 from runner.task import namespace
-from runner.verify import points
+from runner.verify import padding, points
 from runner.verify.request import Request
 from runner.verify.rounding import cancelling, noise_of_sums, off, off_weights, shaken
 
@@ -82,7 +83,8 @@ class Reference(ABC):
         averages: dict[str, Array] = {}
         begun = time.monotonic()
         for step in range(steps):
-            loss, gradients = self._step_gradients(step, noise, np.random.default_rng([seed, step]))
+            rng = np.random.default_rng([seed, step])
+            loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
             self.apply(gradients)
             losses.append(loss)
             first = first or gradients
@@ -129,7 +131,7 @@ class Reference(ABC):
         weights = self.weights()
         held = {path: trained[f"final/{path}"] for path in self.initial} | weights
         self.load(held, {}, step)
-        loss, gradients = self._step_gradients(step, 0.0, rng)
+        loss, gradients = self._step_gradients(step, 0.0, rng, self._request.batches)
         if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
             return None
         config = self._request.config.optimizer
@@ -150,10 +152,12 @@ class Reference(ABC):
         """
         found: dict[str, Array] = {}
         for number in points.numbers(given):
-            step, start = int(given[f"point{number}/{points.STEP}"]), points.part(given, number, points.START)
+            step, start = points.step_of(given, number), points.part(given, number, points.START)
             slots = {path: value for path, value in start.items() if is_slot(path)}
             self.load({path: start[path] for path in self.initial}, slots, step)
-            loss, gradients = self._step_gradients(step, noise, np.random.default_rng([seed, number, step]))
+            rng = np.random.default_rng([seed, number, step])
+            request = padding.at_point(self._request, given, number)
+            loss, gradients = self._step_gradients(step, noise, rng, request.batches)
             self.apply(gradients)
             before = {path: value for path, value in start.items() if is_ema(path)}
             end = {**self.variables(), **self._slots(), **self._averaged(before if step else {})}
@@ -174,14 +178,16 @@ class Reference(ABC):
         for number in points.numbers(found):
             gradients = points.part(found, number, points.GRADIENT)
             left = cancelling(gradients, noise, self._sums)
-            suspects[number] = [path for path, value in gradients.items() if np.max(np.abs(value)) < left[path]]
+            suspects[number] = [
+                path for path, value in gradients.items() if np.max(np.abs(value), initial=0.0) < left[path]
+            ]
         if not any(suspects.values()):
             return {}
         exact: dict[str, Array] = {}
         try:
             with self.in_float64() as twin:
                 for number, paths in suspects.items():
-                    step, start = int(found[f"point{number}/{points.STEP}"]), points.part(found, number, points.START)
+                    step, start = points.step_of(found, number), points.part(found, number, points.START)
                     twin.load({path: start[path] for path in twin.initial}, {}, step)
                     gradients = twin._few_gradients(step)
                     exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})
@@ -222,16 +228,17 @@ class Reference(ABC):
         kept = rules.make_rule(config, math).slots
         return {slot: attribute for slot, attribute in _SLOTS[config.name].items() if slot in kept}
 
-    def _step_gradients(self, step: int, noise: float, rng: np.random.Generator) -> tuple[float, dict[str, Array]]:
+    def _step_gradients(
+        self, step: int, noise: float, rng: np.random.Generator, batches: HostBatches
+    ) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, at weights that are off by the noise; restores the weights."""
-        batches = self._request.batches
-        terms = max(float(batches.weights[step].sum()), 1.0)
+        terms = float(batches.weights[step].sum()) or 1.0
         share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / terms
         kept = self.weights() if noise else {}
         if noise:
             self.assign(off_weights(kept, noise, rng))
             share_b = off(share_b, noise, rng)
-        loss, found = self._summed_gradients(step, share_b.astype(np.float32))
+        loss, found = self._summed_gradients(step, share_b.astype(np.float32), batches)
         if noise:
             self.assign(kept)
             found = shaken(found, noise, rng, self._sums)
@@ -246,9 +253,9 @@ class Reference(ABC):
         inputs = self._request.data.task.inputs(namespace.of(np), batch)
         return self.gradients(inputs, batch, share_b.astype(np.float32), step * count, 1.0)[1]
 
-    def _summed_gradients(self, step: int, share_b: Array) -> tuple[float, dict[str, Array]]:
+    def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, added up over the micro-batches that it is computed in."""
-        batches, count = self._request.batches, self._request.config.trainer.accumulate_steps
+        count = self._request.config.trainer.accumulate_steps
         task, host = self._request.data.task, namespace.of(np)
         size = len(share_b) // count
         loss = 0.0

@@ -213,6 +213,15 @@ def test_batch_statistics_kept_local_are_seen_by_name(tmp_path: Path) -> None:
     assert "bn/moving_" in done.stderr
 
 
+def test_padding_in_the_mean_is_seen_where_no_batch_of_the_first_steps_has_padding(tmp_path: Path) -> None:
+    broken(tmp_path, "padding_in_the_mean", "engine=jax", "dataset.remainder=pad", "tracking=none")
+    first = failures(tmp_path)
+    assert {name for name in first if "gradient/" in name} == {
+        f"point0/gradient/d{layer}/{name}" for layer in (1, 2) for name in ("kernel", "bias")
+    }
+    command(tmp_path, "mesh=batch8", "verify.steps=6", "engine=jax", "dataset.remainder=pad", "tracking=none")
+
+
 ENGINES = ["keras_dtensor", "jax"]
 KINKED = ["model=custom", "model._target_=my_models.kinked", "optimizer=sgd", "tracking=none"]
 
