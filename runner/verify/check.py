@@ -75,11 +75,14 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
     judging, first = padding.compared(found[-1]), padding.compared(found[0])
     sums = noise_of_sums(terms, precision)
     try:
-        if peers is None:
-            checks = compare(reference, spread, judging, size, sums=sums)
-        else:
-            sides_arrays = [peers.compared(each) for each in (reference, judging, first)]
-            checks = compare(sides_arrays[0], spread, sides_arrays[1], size, sides_arrays[2], peers.sides, sums)
+        checks = compare(reference, spread, first, size, sums=sums)
+        if peers is not None:
+            arrays = [peers.compared(each) for each in (reference, judging, first)]
+            both = compare(arrays[0], spread, arrays[1], size, arrays[2], peers.sides, sums)
+            if all(check.passed for check in both) and not all(check.passed for check in checks):
+                peers = None  # the two agree in what is wrong
+            else:
+                checks = both
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
     every, steps = (*checks, *padding.checks(found[-1])), len(reference["loss"])

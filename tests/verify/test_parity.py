@@ -12,9 +12,12 @@ import pytest
 from runner.config import checks
 from runner.config.errors import ConfigError
 from runner.config.schema import AgainstConfig, RunConfig
+from runner.verify.check import judged
+from runner.verify.children import Outcome
 from runner.verify.compare import compare
 from runner.verify.parity import Parity, parity, second
 from runner.verify.report import Verification
+from runner.verify.request import write_arrays
 from runner.verify.rounding import noise
 from runner.verify.spread import spread
 from tests.engine import cases
@@ -82,6 +85,18 @@ def test_engines_of_other_variables_are_named() -> None:
     other["final/d1/bias"] = other["final/bn/mean"]
     with pytest.raises(ValueError, match="engine a and engine b do not hold the same arrays: final/d1/bias"):
         compare(run(), spread(run(), [run()]), other, 0.0, run(), SIDES)
+
+
+def test_two_engines_that_agree_in_what_is_wrong_differ_from_one_device(tmp_path: Path) -> None:
+    wrong = run()
+    wrong["final/d1/kernel"] += 1.0
+    runs = {"reference": run(), "mesh": wrong, "against": wrong}
+    for side, arrays in (runs | {"spread": spread(run(), [run(seed, 1e-5) for seed in (1, 2, 3)])}).items():
+        write_arrays(tmp_path / f"{side}.npz", arrays)
+    said: dict[str, Outcome] = {side: {"kind": "done", "terms": 128, "noise": noise(128)} for side in runs}
+    found = judged(config("keras_dtensor", "jax"), tmp_path, said)
+    assert (found.outcome, found.first.name) == ("differs", "d1/kernel")
+    assert found.verdict().startswith("differs: the mesh batch=2 differs from one device, first in d1/kernel")
 
 
 @pytest.mark.slow
