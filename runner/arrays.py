@@ -77,30 +77,24 @@ def _python(module: ModuleType) -> Arrays:
 
 def _tensorflow(tf: ModuleType) -> Arrays:
     return Arrays(
-        square=tf.square,
-        sqrt=tf.sqrt,
+        **_shared(tf),
         rsqrt=tf.math.rsqrt,
         power=tf.pow,
         total=tf.reduce_sum,
-        minimum=tf.minimum,
-        maximum=tf.maximum,
-        floor=tf.floor,
-        cos=tf.cos,
         number=lambda x: tf.cast(x, tf.float32),
     )
 
 
 def _jax(jnp: ModuleType) -> Arrays:
-    lax = importlib.import_module("jax.lax")
     return Arrays(
-        square=jnp.square,
-        sqrt=jnp.sqrt,
-        rsqrt=lax.rsqrt,
+        **_shared(jnp),
+        rsqrt=importlib.import_module("jax.lax").rsqrt,
         power=jnp.power,
         total=jnp.sum,
-        minimum=jnp.minimum,
-        maximum=jnp.maximum,
-        floor=jnp.floor,
-        cos=jnp.cos,
         number=lambda x: jnp.asarray(x, jnp.float32),
     )
+
+
+def _shared(module: ModuleType) -> dict[str, Function]:
+    """Returns what both call by our names."""
+    return {name: getattr(module, name) for name in ("square", "sqrt", "minimum", "maximum", "floor", "cos")}

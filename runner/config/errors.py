@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_LONGEST = 300  # characters of another's error that a message shows
+
 
 class ConfigError(ValueError):
     """A config that cannot work. Commands print it as one line and exit with code 2."""
@@ -68,6 +70,11 @@ def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:
     """
     shown = "null" if value is None else value
     return ConfigError(f"{key}={shown} is refused: {allowed}; {mend}")
+
+
+def told(error: BaseException) -> str:
+    """Returns an exception of a user's code or a library as one line: its type and its text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST].rstrip()
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:

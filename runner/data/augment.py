@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from runner.config.checks_augment import options
-from runner.config.errors import ConfigError, DataError, refuse
+from runner.config.errors import ConfigError, DataError, refuse, told
 from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
@@ -137,8 +137,7 @@ class Augmented:
             except DataError:
                 raise
             except Exception as error:  # whatever a user's code raises
-                why = " ".join(f"{type(error).__name__}: {error}".split())
-                raise DataError(f"{self.example_name(row)}: {step.key} failed ({why})") from error
+                raise DataError(f"{self.example_name(row)}: {step.key} failed ({told(error)})") from error
         return arrays
 
 
@@ -243,8 +242,7 @@ def make(source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -
         except (ConfigError, DataError):
             raise
         except Exception as error:  # whatever a user's code raises
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise DataError(f"{name_of(source, int(row))} can't be made ({why})") from error
+            raise DataError(f"{name_of(source, int(row))} can't be made ({told(error)})") from error
         for name, array in arrays.items():
             made[name][place] = array
 

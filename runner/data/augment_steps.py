@@ -89,10 +89,13 @@ class Step(Generic[Options]):
         kinds = {self.specs[name].dtype for name in self._images}
         self._need(kinds <= {"uint8", "float32"}, f"images of uint8 or float32, not of {', '.join(sorted(kinds))}")
 
-    def _check_layout(self) -> None:
+    def _check_dims(self) -> None:
         Step.check(self)
         shapes = {self.specs[name].dims for name in self._images}
         self._need(shapes <= {("height", "width", "channel")}, "images of the dims height, width and channel")
+
+    def _check_layout(self) -> None:
+        self._check_dims()
         sizes = {self.specs[name].shape[:2] for name in self._images}
         self._need(len(sizes) == 1, "images of one size: their windows are drawn together")
 
@@ -212,9 +215,7 @@ class Flip(Step[schema.Flip]):
         return arrays
 
     def check(self) -> None:
-        super().check()
-        shapes = {self.specs[name].dims for name in self._images}
-        self._need(shapes <= {("height", "width", "channel")}, "images of the dims height, width and channel")
+        self._check_dims()
 
 
 class Rotate(Step[schema.Rotate]):

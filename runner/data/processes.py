@@ -20,7 +20,7 @@ import cloudpickle
 import grain
 from absl import flags
 
-from runner.config.errors import DataError
+from runner.config.errors import DataError, told
 from runner.data.augment import Augmented, make, name_of
 from runner.data.base import Array, Rows, empty
 
@@ -63,8 +63,7 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             make(source, epoch, rows, made)
             return {_MADE: made}
         except Exception as error:  # told as a value: an exception would end the worker
-            text = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
-            return {_FAILED: " ".join(text.split())}
+            return {_FAILED: " ".join(str(error).split()) if isinstance(error, DataError) else told(error)}
 
     def get_state(self) -> dict[str, int]:
         """Nothing: what is asked for is the parent's."""
@@ -162,7 +161,7 @@ class Processes:
         try:
             self._number(source)
         except Exception as error:  # whatever an object's own pickling raises
-            return " ".join(f"{type(error).__name__}: {error}".split())
+            return told(error)
         return ""
 
     def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:

@@ -30,16 +30,16 @@ _SLOW_S = 0.005  # of Python code an example: what takes less is made faster tha
 _TRIED = 3  # examples that are timed
 
 
-class Chunks(Protocol):
-    """What makes a few examples, in this process or in another one."""
-
-    def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
-        """Writes examples into arrays (len(rows), *shape) by name."""
-        ...
+# What makes a few examples, in this process or in another one, as `runner.data.augment.make` does.
+Chunks = Callable[[Augmented, int, Rows, Mapping[str, Array]], None]
 
 
-class Processes(Chunks, Protocol):
+class Processes(Protocol):
     """Worker processes, as `runner.data.processes` starts them."""
+
+    def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array], /) -> None:
+        """See `Chunks`."""
+        ...
 
     def can_take(self, source: Augmented) -> str:
         """Returns why a source can't be handed to another process; empty where it can."""

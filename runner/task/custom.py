@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from runner.config.checks_values import positive
-from runner.config.errors import ConfigError, refuse
+from runner.config.errors import ConfigError, refuse, told
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.metrics import MAXIMIZE, MINIMIZE
@@ -112,8 +112,7 @@ class Custom(Supervised):
         except ConfigError:
             raise
         except Exception as error:  # whatever a user's function raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"{key}={path} is refused: it raised {reason}; mend that function") from error
+            raise ConfigError(f"{key}={path} is refused: it raised {told(error)}; mend that function") from error
         size = next(iter(batch.values())).shape[0]
         if len(found.shape) != 1 or (None not in (found.shape[0], size) and found.shape[0] != size):
             raise ConfigError(

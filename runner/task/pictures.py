@@ -100,10 +100,7 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
 
 
 def labels(
-    path: Path,
-    rows: Sequence[tuple[str, float, float | None, float | None]],
-    counts: Array,
-    split: str = "test",
+    path: Path, rows: Sequence[tuple[str, float, float | None, float | None]], counts: Array, split: str = "test"
 ) -> None:
     """Draws F1, precision and recall of each label, the most frequent labels first.
 

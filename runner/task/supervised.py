@@ -57,7 +57,9 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
     ):
         for name in names:
             if name is not None and name not in arrays:
-                raise refuse(f"task.{key}", name, allowed=_has(arrays), mend=_nearest(name, arrays))
+                raise refuse(
+                    f"task.{key}", name, allowed=_has(arrays), mend=did_you_mean(name, arrays, "name one of these")
+                )
     if needs_target and not target:
         first = next(iter(arrays), "price")
         raise refuse(
@@ -85,11 +87,6 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
                 mend="name another array, or leave it out",
             )
     return Roles(inputs, target, config.example_weight)
-
-
-def _nearest(name: str, arrays: Mapping[str, ArraySpec]) -> str:
-    mend = did_you_mean(name, arrays)
-    return mend if mend.startswith("did") else "name one of these"
 
 
 def _has(arrays: Mapping[str, ArraySpec]) -> str:

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from runner.config.errors import ConfigError, DataError, refuse
+from runner.config.errors import ConfigError, DataError, refuse, told
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Array, ArraySpec, DataSource, Encoding, Rows, in_order, stacked
 from runner.data.cut import Whole
@@ -147,7 +147,7 @@ def _called(config: DatasetConfig) -> object:
         found = getattr(import_module(module), name)
     except Exception as error:  # whatever a user's module raises at import
         mend = "mend that module"
-        raise refuse(_KEY, config.target, allowed=f"it does not import ({_reason(error)})", mend=mend) from error
+        raise refuse(_KEY, config.target, allowed=f"it does not import ({told(error)})", mend=mend) from error
     if not callable(found):
         raise refuse(_KEY, config.target, allowed=f"{name} is not callable", mend="name a function or a class")
     try:
@@ -155,11 +155,7 @@ def _called(config: DatasetConfig) -> object:
     except (ConfigError, DataError):
         raise
     except Exception as error:  # whatever a user's code raises
-        raise DataError(f"{_KEY}={config.target} failed: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DataError(f"{_KEY}={config.target} failed: {told(error)}") from error
 
 
 def _is_array(value: object) -> bool:
@@ -213,7 +209,7 @@ def _as_array(value: object, where: str) -> Array:
     try:
         array = np.asarray(value)
     except Exception as error:  # as a ragged list
-        raise DataError(f"{where}: no array can be made of it ({_reason(error)})") from error
+        raise DataError(f"{where}: no array can be made of it ({told(error)})") from error
     words = array.dtype == object and all(isinstance(one, str) for one in array.flat)  # as a column of pandas
     return array.astype(np.str_) if words else array
 
@@ -222,7 +218,7 @@ def _examples(held: Indexed, where: str) -> Examples:
     try:
         size = len(held)
     except Exception as error:  # as of a stream, which has no length
-        raise DataError(f"{where}: it has no length ({_reason(error)}); examples are read in any order") from error
+        raise DataError(f"{where}: it has no length ({told(error)}); examples are read in any order") from error
     if size < 1:
         raise DataError(f"{where} has no examples")
     first = _example(held, 0, where)
@@ -236,7 +232,7 @@ def _example(held: Indexed, row: int, where: str) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as error:  # whatever a user's code raises
-        raise DataError(f"{where}: example {row} failed: {_reason(error)}") from error
+        raise DataError(f"{where}: example {row} failed: {told(error)}") from error
     named = _named(returned, f"{where}: example {row}")
     return {name: _value(value, f"{where}: example {row}, {name}") for name, value in named.items()}
 
