@@ -76,7 +76,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def _loaded(config: RunConfig, encoding: Encoding) -> Dataset:
+def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
     """Loads the dataset; a split expression is in the place of its test split."""
     if config.evaluate.split in _WORDS:
         return runner.data.load_run(config, encoding)
