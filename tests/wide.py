@@ -46,7 +46,6 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/engine/test_builders_refused.py::test_a_model_that_can_not_work_is_refused": (
         *("responses", "new_dim", "taken", "frozen-engine=jax"),
     ),
-    "tests/engine/test_engine_parity.py": (),  # as `verify against.engine=`
     "tests/engine/test_jax_tasks.py::test_every_task_trains_on_a_mesh_as_keras_does_on_one_device": (
         "axes2-megatron",
     ),

@@ -125,7 +125,6 @@ SHORT = [
     Row("convnet", "batch2_height2_width2", "spatial2d"),
     Row("resnet", "batch2_height2", "fsdp_spatial"),
     Row("vit", "batch2_model4", "fsdp_megatron"),
-    Row("vit", "batch4_model2", "auto"),
     *TABLE[-5:-2],
 ]
 
