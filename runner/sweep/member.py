@@ -19,6 +19,7 @@ from runner.host.outputs import append_whole, spared
 from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
 _VARIABLE, _VARIED = "RUNNER_SWEEP_JOB", "varied."
+JOB_TAG = "runner.sweep.job"
 LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it
 _PR_SET_PDEATHSIG = 1
 _PARENT_S = 180.0
@@ -70,7 +71,7 @@ class Membership:
 
     def tags(self) -> dict[str, str]:
         """Returns the tags that say what varied."""
-        tags = {"runner.sweep.job": str(self.job), "runner.varied": varied_name(self.varied)}
+        tags = {JOB_TAG: str(self.job), "runner.varied": varied_name(self.varied)}
         return tags | varied_tags(self.varied)
 
     def environment(self) -> dict[str, str]:

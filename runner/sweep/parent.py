@@ -15,6 +15,7 @@ from runner.config.errors import TrackingError
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG
+from runner.sweep.member import JOB_TAG
 from runner.tracking import start
 from runner.tracking.base import Status
 from runner.tracking.dead import NOTE, mark_dead_runs
@@ -60,7 +61,7 @@ class Parent:
         """
         mark_dead_runs(self.store, lambda _line: None)
         for run in self.children():
-            number = run.data.tags.get("runner.sweep.job", "")
+            number = run.data.tags.get(JOB_TAG, "")
             if run.info.status == "RUNNING" and number in notes:
                 self.store.client.set_tag(run.info.run_id, NOTE, f"ended without a word: {notes[number]}")
                 self.store.client.set_terminated(run.info.run_id, "KILLED")

@@ -17,7 +17,7 @@ from runner.host.signals import interruption
 from runner.metrics import LOSS
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
-from runner.sweep.member import varied_tags
+from runner.sweep.member import JOB_TAG, Values, values_of, varied_tags
 from runner.sweep.parent import Parent
 from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
@@ -58,17 +58,18 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
 
 def _entries(sweep: Sweep) -> list[Entry]:
     rows = sweep.ledger.rows()
-    records: dict[int, RunRecord] = {number: from_run(run) for number, run in sweep.before.items()}
+    before = {number: from_run(run) for number, run in sweep.before.items()}
+    own: dict[tuple[str, Values], RunRecord] = {}  # an earlier sitting's job of a number may have been another
     if sweep.parent is not None:
         try:
             sweep.parent.mark_killed({str(job.number): outcome.note or outcome.status for job, outcome in rows})
             for run in sweep.parent.children():  # newest first: a job that ran again counts as it is now
-                records.setdefault(int(run.data.tags.get("runner.sweep.job", -1)), from_run(run))
+                own.setdefault((run.data.tags.get(JOB_TAG, ""), values_of(run.data.tags)), from_run(run))
         except Exception as error:  # the table is worth having without
             warn(f"the jobs' runs could not be read: {reason(error)}")
     entries = []
     for job, outcome in rows:
-        record = records.get(job.number)
+        record = before.get(job.number) or own.get((str(job.number), values_of(varied_tags(job.varied))))
         if record is None and sweep.parent is None:
             record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
         entries.append(Entry(job, outcome, None if outcome.status in ("not run", "refused") else record))

@@ -169,9 +169,11 @@ def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, lau
     """`basic` stands for the launchers that call Hydra's task function, as Ray's does in a process it uses again."""
     if launcher.startswith("submitit"):
         pytest.importorskip("submitit")
-    varied = ["optimizer.learning_rate=0.05,1e30", "mesh=batch2"]
+    varied = ["optimizer.learning_rate=5e-2,1e30", "mesh=batch2"]
     done = sweep(tmp_path, *SHORT, *varied, f"hydra/launcher={launcher}", code=1)
-    assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed", "failed"]
+    table = rows(tmp_path / "sweep")
+    assert [row["status"] for row in table] == ["passed", "failed"]
+    assert float(table[0]["test accuracy"]) > 0, "the job's run is found, however its value is written"
     _, parent, children = runs(tmp_path)
     assert parent.info.status == "FAILED"
     assert status_by_name(children) == {"learning_rate=0.05": "FINISHED", "learning_rate=1e+30": "FAILED"}
