@@ -46,7 +46,7 @@ def refilled(request: Request, step: int) -> Request:
 
 
 def _kept(request: Request) -> int:
-    size = request.batches.weights.shape[1]
+    size: int = request.batches.weights.shape[1]
     return max(size - max(1, size // _SHARE), 1)
 
 
