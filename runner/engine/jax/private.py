@@ -113,6 +113,21 @@ def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., ja
 
 
 @contextmanager
+def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> Iterator[None]:
+    """Answers `jax.random.bernoulli`, of which Keras's dropout has its masks, while the context lasts.
+
+    Args:
+      make: shape -> what is answered.
+    """
+    plain = jax.random.bernoulli
+    jax.random.bernoulli = lambda key, p, shape: make(shape)  # noqa: ARG005
+    try:
+        yield
+    finally:
+        jax.random.bernoulli = plain
+
+
+@contextmanager
 def kernel_gradients_of(
     prepare: Callable[[jax.Array, jax.Array, lax.ConvDimensionNumbers], tuple[jax.Array, jax.Array]],
 ) -> Iterator[None]:

@@ -57,14 +57,18 @@ def _draws() -> bool:
 
 
 def _dropped(inputs: jax.Array, rate: float, noise_shape: Sequence[int | None] | None, layer: str) -> jax.Array:
-    """Returns what Keras's own dropout does, its mask drawn for the next call of a layer in this step."""
-    held = scope.current()
-    assert held is not None
+    """Returns what Keras's own dropout does, its mask that of the scope."""
     given = inputs.shape if noise_shape is None else noise_shape
     noise = [inputs.shape[dim] if size is None else size for dim, size in enumerate(given)]
-    drawn = uniform(noise, (scope.next_mask_key(layer), held.step))
-    keep = jnp.broadcast_to(drawn >= rate, inputs.shape)
+    keep = jnp.broadcast_to(_kept(noise, rate, layer), inputs.shape)
     return jnp.where(keep, inputs / (1.0 - rate), jnp.zeros_like(inputs))
+
+
+def _kept(shape: Sequence[int], rate: float, layer: str) -> jax.Array:
+    """Returns the mask of a layer's next call in this step, True where a unit stays."""
+    held = scope.current()
+    assert held is not None
+    return uniform(shape, (scope.next_mask_key(layer), held.step)) >= rate
 
 
 @contextmanager
@@ -90,7 +94,8 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
             layer = names.get(id(seed))
             if layer is None or not 0 < rate < 1 or not _draws():
                 return plain(inputs, rate, noise_shape=noise_shape, seed=seed)
-            return _dropped(inputs, rate, noise_shape, layer)
+            with private.bernoulli_replaced(lambda shape: _kept(shape, rate, layer)):
+                return plain(inputs, rate, noise_shape=noise_shape, seed=0)  # its generator stays where it is
 
         return dropout
 
