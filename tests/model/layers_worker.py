@@ -156,7 +156,7 @@ def recurrent() -> float:
     model = tf_keras.Sequential(
         [
             tf_keras.Input((4,), dtype="int32"),
-            layers.Embedding(5, 3, mask_zero=True),
+            layers.Embedding(5, 3, tf_keras.initializers.RandomNormal(stddev=2.0), mask_zero=True),
             layers.GRU(3, return_sequences=True, dropout=0.3, recurrent_dropout=0.4),
             layers.Bidirectional(layers.LSTM(4, return_sequences=True, dropout=0.3)),
             layers.SimpleRNN(4, return_sequences=True, recurrent_dropout=0.4, unroll=True, go_backwards=True),
@@ -174,7 +174,7 @@ def recurrent() -> float:
             return stock()
 
     one, other, plain = tf.function(stock)(), tf.function(replaced)(), model(x, training=False)
-    assert float(tf.reduce_max(tf.abs(one - plain))) > 1e-3
+    assert float(tf.reduce_max(tf.abs(one - plain))) > 1e-2
     return float(tf.reduce_max(tf.abs(one - other)))
 
 
