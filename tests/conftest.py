@@ -18,6 +18,8 @@ settings.load_profile("no_deadline")
 
 # In minutes of work each; see `pytest_collection_modifyitems`.
 LONGEST = [
+    "tests/docs/test_pages.py",
+    "tests/layers/test_layers.py",
     "tests/sweep/test_sweep.py",
     "tests/verify/test_verify.py",
     "tests/run/test_runs.py",
