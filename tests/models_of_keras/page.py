@@ -13,7 +13,8 @@ _HEAD = """# Models
 Models of `keras.applications` and others as users have them (`tests/models_of_keras/nets.py`: stock Keras, imported
 at the module's top), each trained by `python -m runner` and held against stock Keras on one device by `python -m
 runner.verify`, by both engines and on two meshes. What DTensor can't compute is refused in the one line that stands
-there. Seconds are of two cores, start of the command included. `python -m tests.models_of_keras --write` makes this
+there. Seconds are of two cores, start of the command included; a dash: that
+command was not run, as verify trains the model too. `python -m tests.models_of_keras --write` makes this
 page anew; single models are named behind it. Layer by layer: [layers](layers.md).
 """
 

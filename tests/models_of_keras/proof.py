@@ -100,7 +100,7 @@ class Proof:
 
     def row(self) -> str:
         """Returns a line of the table."""
-        times = f"{self.run_seconds:.0f} | {self.verify_seconds:.0f}"
+        times = " | ".join(f"{spent:.0f}" if spent else "-" for spent in (self.run_seconds, self.verify_seconds))
         return f"| {self.model} | {self.engine} | {self.mesh} | {self.verdict} | {times} | {self.said} |"
 
 
