@@ -28,6 +28,10 @@ At the generic points of `runner.verify.points` the size of a whole gradient, an
 besides: by how much the array is longer or shorter in its own direction. The noise of many entries cancels there, so a
 factor of 0.99 shows where each entry alone would hide it. Each check says what it proves, see `Check.resolution`.
 
+In a deep network of kinks and batch statistics the noise grows until the perturbed runs are no measure: one device may
+differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh gives it to the
+fourth place. What such an array proves is told by itself, see `Check.apart`.
+
 Two engines on one mesh are held against each other by the same tolerances: each adds the terms in an order of its own.
 """
 
@@ -79,6 +83,8 @@ class Check:
       resolution: smallest relative error of the whole array (of a parameter or statistic: of its movement) that would
         have been seen; infinite where none would.
       zero: of a gradient at a point: nothing but what rounding leaves of terms that cancel, as float64 shows.
+      apart: length of the difference over that of what is new of the array, which bounds the error of its size and
+        direction; infinite where nothing is new.
     """
 
     kind: str
@@ -95,6 +101,7 @@ class Check:
     spread: float
     resolution: float
     zero: bool = False
+    apart: float = math.inf
 
     @property
     def passed(self) -> bool:
@@ -293,8 +300,8 @@ def _ranked(
     ulps = ULPS * _epsilon(expected) * _largest(expected)
     tolerance = FACTOR * spread + ulps + sums * new
     size = at_ranks(moved, np.zeros_like(moved))
+    length = _length(moved)
     if size_noise is not None and new:
-        length = math.sqrt(float(np.sum(np.square(moved))))
         own = size_noise + _over(ulps, length) + ULPS * _epsilon(expected)
         difference = np.append(difference, abs(longer(arrays.found, expected, moved)) * scale)
         spread = np.append(spread, wild * scale)
@@ -316,6 +323,7 @@ def _ranked(
         float(ratios[worst]),
         float(spread[worst]),
         _resolution(size, tolerance + spread),
+        apart=_length(arrays.found.astype(np.float64) - expected) / length if length else math.inf,
     )
 
 
@@ -324,6 +332,10 @@ def _resolution(size: Array, hidden: Array) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(size > 0, hidden / size, math.inf)
     return float(np.min(np.where(np.isfinite(found), found, math.inf), initial=math.inf))
+
+
+def _length(values: Array) -> float:
+    return math.sqrt(float(np.sum(np.square(values.astype(np.float64)))))
 
 
 def _epsilon(array: Array) -> float:

@@ -2,8 +2,9 @@
 
 A wrong engine scales a gradient, turns its sign, leaves it out, or loses a part of it. A variable is *sharp* if its
 gradient at a generic point would have failed its check with a size off by a tenth, and with it any wrong sign; and if
-what a step makes of it would have, off by as much. A gradient whose terms cancel has no size of its own: it is held
-against the size of the terms, and is then *zero* on both sides.
+what a step makes of it would have, off by as much. Where the tolerance is wider, the two sides may still be *near*:
+as vectors within a hundredth of each other, which an engine that is off by more does not reach. A gradient whose terms
+cancel has no size of its own: it is held against the size of the terms, and is then *zero* on both sides.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from runner.verify.points import END, parsed
 
 Outcome = Literal["proven", "not proven", "differs"]
 SHARP = 0.1  # relative error of the size
+NEAR = 0.01  # difference of the vectors, of their length
 SHARE = 0.99  # of the variables that must be sharp, or zero
 
 
@@ -60,9 +62,9 @@ def sharpness(checks: Iterable[Check]) -> list[Sharpness]:
 def _of(path: str, checks: Sequence[Check]) -> Sharpness:
     gradients = [check for check in checks if check.kind == "point"]
     steps = [check for check in checks if check.kind == "update" and _is_own(check)]
-    seen = min((check.resolution for check in gradients), default=math.inf)
+    seen = _seen(gradients)
     zero = bool(gradients) and all(check.zero for check in gradients)
-    moves = min((check.resolution for check in steps), default=math.inf)
+    moves = _seen(steps)
     why = ""
     if not gradients:
         why = "no generic point has a finite loss"
@@ -77,6 +79,13 @@ def _of(path: str, checks: Sequence[Check]) -> Sharpness:
     elif moves > SHARP:
         why = f"rounding hides errors of what a step moves it by up to {percent(moves)}"
     return Sharpness(path, seen, zero, why)
+
+
+def _seen(checks: Sequence[Check]) -> float:
+    """Returns the smallest relative error that would have failed a check, or moved the sides apart that are near."""
+    nearest = min((check.apart for check in checks), default=math.inf)
+    seen = min((check.resolution for check in checks), default=math.inf)
+    return min(seen, NEAR + nearest) if nearest <= NEAR else seen
 
 
 def _is_own(check: Check) -> bool:

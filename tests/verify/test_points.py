@@ -10,7 +10,7 @@ from runner.verify.compare import Check, compare
 from runner.verify.report import Verification
 from runner.verify.rounding import shaken
 from runner.verify.spread import spread
-from runner.verify.verdict import SHARP, outcome_of, sharpness
+from runner.verify.verdict import NEAR, SHARP, outcome_of, sharpness
 
 NOISE = 1e-5
 Arrays = dict[str, np.ndarray]
@@ -136,13 +136,28 @@ def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_proven() -> Non
 def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
-    found = compare(a_run(given), spread(a_run(given), twins), a_run(given), NOISE)
+    held = spread(a_run(given), twins)
+    found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.05}), NOISE)
     assert outcome_of(found) == "not proven"
     report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
     assert report.named == ("conv/bias",)
     assert "not sharp: conv/bias (rounding hides errors of its gradient" in report.verdict()
     (blunt,) = [each for each in report.variables if not each.proven]
     assert blunt.resolution > SHARP
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.9, 0.98, 1.02, 1.1])
+def test_what_rounding_may_hide_is_proven_where_both_sides_are_near_and_only_there(factor: float) -> None:
+    given = gradients()
+    twins = [a_run(given, {"conv/bias": share}) for share in (-1.5, 2.0, 4.0)]
+    held = spread(a_run(given), twins)
+    near = compare(a_run(given), held, a_run(given, {"conv/bias": 1.0001}), NOISE)
+    assert outcome_of(near) == "proven"
+    known = {each.variable: each for each in sharpness(near)}
+    assert NEAR < known["conv/bias"].resolution < 1.1 * NEAR
+    off = compare(a_run(given), held, a_run(given, {"conv/bias": factor}), NOISE)
+    assert all(check.passed for check in off)
+    assert outcome_of(off) == "not proven"
 
 
 def test_a_gradient_that_never_arrives_proves_nothing() -> None:
