@@ -28,6 +28,9 @@ At the generic points of `runner.verify.points` the size of a whole gradient, an
 besides: by how much the array is longer or shorter in its own direction. The noise of many entries cancels there, so a
 factor of 0.99 shows where each entry alone would hide it. Each check says what it proves, see `Check.resolution`.
 
+Of a training from the start, entries in which one device differs from itself by half of the largest are not compared:
+what three runs differ by says nothing there of what a fourth does. The points are compared one step at a time.
+
 In a deep network of kinks and batch statistics the noise grows until the perturbed runs are no measure: one device may
 differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh gives it to the
 fourth place. What such an array proves is told by itself, see `Check.apart`.
@@ -58,6 +61,9 @@ ULPS = 4.0
 # Float64 errs by 2e-9 times what float32 does; what it leaves of terms that cancel is smaller than this share of what
 # float32 may leave, and no gradient that is not zero is, at two points chosen at random.
 _EXACTLY = 1e-6
+# What a training from the start leads to, and how far one device may differ from itself there, as a share of the
+# largest new entry: beyond it nothing is compared.
+_TRAINED, _CHAOS = ("parameter", "statistic", "slot", "average"), 0.5
 SIZE = "size"  # in place of a rank: the size of the whole array
 
 
@@ -308,6 +314,8 @@ def _ranked(
         tolerance = np.append(tolerance, (FACTOR * wild + own + sums) * scale)
         size = np.append(size, scale)
     ratios = _ratios(difference, tolerance)
+    if kind in _TRAINED and new:
+        ratios[np.isfinite(difference + spread) & (spread >= _CHAOS * new)] = 0.0
     worst = int(np.argmax(ratios))
     return Check(
         kind,

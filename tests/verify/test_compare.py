@@ -124,6 +124,17 @@ def test_a_perturbed_run_that_is_not_finite_allows_nothing() -> None:
     assert failed(found) == {"d1/kernel"}
 
 
+def test_where_one_device_differs_from_itself_by_half_a_training_from_the_start_shows_nothing() -> None:
+    mesh = run()
+    mesh["optimizer/m/d1/kernel"][0, 0] *= 100
+    mesh["gradient/d1/kernel"][0, 0] *= 100  # of the first step, which is no chaos
+    assert failed(checks(mesh)) == {"optimizer/m/d1/kernel", "gradient/d1/kernel"}
+    assert failed(checks(mesh, noise_shift=1.0)) == {"optimizer/m/d1/kernel", "gradient/d1/kernel"}
+    assert failed(checks(mesh, noise_shift=4.0)) == {"gradient/d1/kernel"}
+    mesh["final/d1/kernel"][0, 0] = np.nan
+    assert failed(checks(mesh, noise_shift=4.0)) == {"d1/kernel", "gradient/d1/kernel"}
+
+
 def test_without_perturbed_runs_differences_a_few_ulps_are_allowed_and_no_more() -> None:
     largest = float(np.abs(run()["gradient/d1/kernel"]).max())
     for ulps, passes in ((ULPS * 0.9, True), (ULPS * 1.5, False)):
