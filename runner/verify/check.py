@@ -65,7 +65,8 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
     peers = parity(config)
     reference, *found = (read_arrays(folder / f"{side}.npz") for side in said)
     spread = read_arrays(folder / "spread.npz")
-    terms, size, precision = said["reference"]["terms"], said["reference"]["noise"], config.engine.precision
+    told = said["reference"]
+    terms, size, precision = told["terms"], told["noise"], told.get("precision", config.engine.precision)
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
         raise EngineError(

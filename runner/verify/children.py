@@ -21,12 +21,14 @@ class Outcome(TypedDict, total=False):
       text: why it was refused or failed.
       terms: of the single device: length of the longest sum.
       noise: of the single device: relative, of its perturbed runs.
+      precision: of the single device: the lowest that it computes in.
     """
 
     kind: Required[str]
     text: str
     terms: int
     noise: float
+    precision: str
 
 
 def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> Outcome:

@@ -6,7 +6,7 @@ Imports JAX and Keras, whose environment `runner.engine.registry.load` has set. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import jax
@@ -20,7 +20,7 @@ from runner.engine.jax.adapter import Keras3Factory, check_model
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.names import Names
-from runner.engine.jax.private import training_argument
+from runner.engine.jax.private import all_layers, training_argument
 from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
 from runner.optim.paths import slot_path
@@ -120,6 +120,9 @@ class JaxReference(Reference):
     def assign(self, weights: Mapping[str, Array]) -> None:
         """Sets the trainable variables."""
         self._weights = [weights[path] for path in self._trainable]
+
+    def _compute_dtypes(self) -> Iterable[str | None]:
+        return (layer.compute_dtype for layer in all_layers(self._model))
 
     def gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float

@@ -6,7 +6,7 @@ Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,7 +17,7 @@ from runner import mesh
 from runner.arrays import Tensor
 from runner.config.errors import ConfigError
 from runner.data.base import Array
-from runner.engine.dtensor import masks
+from runner.engine.dtensor import masks, private
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.model import scope, target
@@ -120,6 +120,10 @@ class KerasReference(Reference):
         """Sets the trainable variables."""
         for path, variable in self._trainable.items():
             variable.assign(weights[path])
+
+    def _compute_dtypes(self) -> Iterable[str | None]:
+        private.let_walk(self._model)
+        return (getattr(layer, "compute_dtype", None) for layer in self._model.submodules)
 
     def gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 
@@ -198,7 +198,17 @@ class Reference(ABC):
 
     @cached_property
     def _sums(self) -> float:
-        return noise_of_sums(self.longest_sum, self._request.config.engine.precision)
+        return noise_of_sums(self.longest_sum, self.precision)
+
+    @property
+    def precision(self) -> str:
+        """The lowest that it computes in: `engine.precision`, or what a layer of the model asks for."""
+        asked = {self._request.config.engine.precision, *self._compute_dtypes()}
+        return "bfloat16" if "bfloat16" in asked else "float32"
+
+    @abstractmethod
+    def _compute_dtypes(self) -> Iterable[str | None]:
+        """Yields the dtype that each layer computes in; None where it has none."""
 
     @abstractmethod
     def in_float64(self) -> AbstractContextManager[Reference]:

@@ -45,7 +45,7 @@ class Verification:
       terms: length of the longest sum.
       noise: relative, of the perturbed runs.
       parity: the two engines that are compared; null: the mesh and one device.
-      precision: `engine.precision`.
+      precision: the lowest that one device computes in.
       asked: `verify.steps`, where `verify.seconds` left some of them out.
     """
 

@@ -62,7 +62,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def run_side(side: str, folder: Path) -> dict[str, float]:
+def run_side(side: str, folder: Path) -> dict[str, float | str]:
     """Runs one side and writes its arrays.
 
     Args:
@@ -92,9 +92,9 @@ def make_reference(request: Request) -> Reference:
     return keras_reference.KerasReference(request)
 
 
-def _reference(request: Request, folder: Path) -> dict[str, float]:
+def _reference(request: Request, folder: Path) -> dict[str, float | str]:
     reference = make_reference(request)
-    size = noise(reference.longest_sum, request.config.engine.precision)
+    size = noise(reference.longest_sum, reference.precision)
     most = request.config.verify.seconds
     trained = reference.train(request.batches.steps, seconds=math.inf if most is None else most)
     steps, given = len(trained["loss"]), reference.points(trained)
@@ -103,10 +103,10 @@ def _reference(request: Request, folder: Path) -> dict[str, float]:
     seeds = range(1, PERTURBED_RUNS + 1)
     perturbed = ({**reference.train(steps, size, seed), **reference.at_points(given, size, seed)} for seed in seeds)
     write_arrays(folder / "spread.npz", spread(single, perturbed))
-    return {"terms": reference.longest_sum, "noise": size}
+    return {"terms": reference.longest_sum, "noise": size, "precision": reference.precision}
 
 
-def _mesh(request: Request, folder: Path, side: str) -> dict[str, float]:
+def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
     write_arrays(folder / f"{side}.npz", train(request, read_arrays(folder / "reference.npz")))
     return {}
 
