@@ -64,7 +64,7 @@ MODELS: Mapping[str, Model] = {
     "mixed_precision": Model("images"),
     "integer_variable": Model("images", short=True),
     "preprocessing": Model("images"),
-    "augmentation": Model("images"),
+    "augmentation": Model("images", refused={"keras_dtensor": "ImageProjectiveTransformV3"}),
     "relu_bias": Model("images", short=True),
     "layer_norm_axis": Model("images", short=True),
     "dropout_twice": Model("images"),

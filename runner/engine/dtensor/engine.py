@@ -244,7 +244,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; batch statistics are put back as they were."""
-        with self._state.unchanged():
+        with self._state.unchanged(), self._explained():
             return super().gradients(batches, step)
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> list[Array]:
