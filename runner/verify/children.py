@@ -35,7 +35,7 @@ def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> Outco
     """Runs one side to its end.
 
     Args:
-      side: `reference`, `mesh` or `against`.
+      side: `reference`, `mesh`, `against` or `again`.
       folder: holds the request, and gets the side's arrays.
       log: gets what the process and its libraries print.
       worker: module that is run; its main does what `runner.verify.worker`'s does.

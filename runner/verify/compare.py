@@ -53,6 +53,8 @@ from runner.verify.rounding import cancelling, noise_of
 from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, longer, movement
 
 PERTURBED_RUNS = 3
+MORE_RUNS = 12  # where what steps from the start lead to fails alone: a kink that lies there may not show in three
+FROM_THE_START = {"loss", "gradient", "parameter", "statistic", "slot", "average"}  # kinds of checks
 # The largest of three draws of a size is below a quarter of another draw in about one of a thousand cases at equal
 # noise; and the perturbed runs' noise is the larger one.
 FACTOR = 4.0

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from runner.plan.table import break_path
 from runner.verify import points
-from runner.verify.compare import FACTOR, PERTURBED_RUNS, ULPS, Check
+from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
 from runner.verify.parity import Parity
 from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
@@ -135,9 +135,9 @@ class Verification:
         sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}" if lower else ""
         return (f"{self.parity.basis()}; " if self.parity else "") + (
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
-            f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs), and {ULPS:g} ulps of the largest entry; the noise is 4 "
-            f"float32 ulps times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic "
-            f"has that noise besides; initial weights are {initial}; point: gradients at {points.COUNT} states with "
+            f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more where the training from the start alone "
+            f"differs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps "
+            f"times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic has that noise besides; initial weights are {initial}; point: gradients at {points.COUNT} states with "
             "every parameter moved at random; update: one step from there"
         )
 

@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from runner.config.errors import ConfigError, DataError, EngineError
 from runner.engine import registry
 from runner.host.late import late
-from runner.verify.compare import PERTURBED_RUNS
+from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
 from runner.verify.parity import second
 from runner.verify.reference import Reference
@@ -66,8 +68,8 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     """Runs one side and writes its arrays.
 
     Args:
-      side: `reference`, `mesh` or, where another engine is compared with, `against`; the others need the files of the
-        first.
+      side: `reference`, `mesh` or, where another engine is compared with, `against`; `again` widens what one device
+        differs by from itself. The others need the files of the first.
       folder: holds the request.
 
     Returns:
@@ -78,6 +80,8 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     if side == "against":
         request = replace(request, config=second(request.config))
     registry.load(request.config)
+    if side == "again":
+        return _again(request, folder)
     return _reference(request, folder) if side == "reference" else _mesh(request, folder, side)
 
 
@@ -104,6 +108,18 @@ def _reference(request: Request, folder: Path) -> dict[str, float | str]:
     perturbed = ({**reference.train(steps, size, seed), **reference.at_points(given, size, seed)} for seed in seeds)
     write_arrays(folder / "spread.npz", spread(single, perturbed))
     return {"terms": reference.longest_sum, "noise": size, "precision": reference.precision}
+
+
+def _again(request: Request, folder: Path) -> dict[str, float | str]:
+    """Adds more perturbed runs of the training from the start."""
+    reference = make_reference(request)
+    size, held = noise(reference.longest_sum, reference.precision), read_arrays(folder / "reference.npz")
+    seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
+    wider = spread(held, (reference.train(len(held["loss"]), size, seed) for seed in seeds))
+    before = read_arrays(folder / "spread.npz")
+    widest = {key: np.maximum(value, wider[key]) if key in wider else value for key, value in before.items()}
+    write_arrays(folder / "spread.npz", widest)
+    return {}
 
 
 def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
