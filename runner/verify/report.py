@@ -136,8 +136,9 @@ class Verification:
         return (f"{self.parity.basis()}; " if self.parity else "") + (
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
             f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more where the training from the start alone "
-            f"differs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps "
-            f"times the root of {self.terms:,}, the terms of the longest sum{half}; a batch statistic has that noise besides; initial weights are {initial}; point: gradients at {points.COUNT} states with "
+            f"differs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps times the root of "
+            f"{self.terms:,}, the terms of the longest sum{half}; a batch statistic has that noise besides; initial "
+            f"weights are {initial}; point: gradients at {points.COUNT} states with "
             "every parameter moved at random; update: one step from there"
         )
 
