@@ -3,8 +3,8 @@
 A wrong engine scales a gradient, turns its sign, leaves it out, or loses a part of it. A variable is *sharp* if its
 gradient at a generic point would have failed its check with a size off by a tenth, and with it any wrong sign; and if
 what a step makes of it would have, off by as much. Where the tolerance is wider, the two sides may still be *near*:
-as vectors within a hundredth of each other, which an engine that is off by more does not reach. A gradient whose terms
-cancel has no size of its own: it is held against the size of the terms, and is then *zero* on both sides.
+as vectors within a twentieth of each other, which an engine that is off by a tenth does not reach. A gradient whose
+terms cancel has no size of its own: it is held against the size of the terms, and is then *zero* on both sides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.verify.points import END, parsed
 
 Outcome = Literal["proven", "not proven", "differs"]
 SHARP = 0.1  # relative error of the size
-NEAR = 0.01  # difference of the vectors, of their length
+NEAR = SHARP / 2  # length of the difference: with as much noise again, an error of SHARP is not as near
 SHARE = 0.99  # of the variables that must be sharp, or zero
 
 

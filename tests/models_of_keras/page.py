@@ -11,11 +11,12 @@ COLUMNS = ("| model | engine | mesh | verdict | run s | verify s | said |", "|--
 _HEAD = """# Models
 
 Models of `keras.applications` and others as users have them (`tests/models_of_keras/nets.py`: stock Keras, imported
-at the module's top), each trained by `python -m runner` and held against stock Keras on one device by `python -m
-runner.verify`, by both engines and on two meshes. What DTensor can't compute is refused in the one line that stands
-there. Seconds are of two cores, start of the command included; a dash: that
-command was not run, as verify trains the model too. `python -m tests.models_of_keras --write` makes this
-page anew; single models are named behind it. Layer by layer: [layers](layers.md).
+at the module's top), each trained on a mesh and held against stock Keras on one device by `python -m runner.verify`,
+by both engines and on two meshes. What an engine can't compute is refused in the one line that stands there. Seconds
+are of two cores that other work shared, the start of the command included; a dash: `python -m runner` was not run, as
+verify trains the model too. What has no row was not run since verify last changed.
+`python -m tests.models_of_keras --write` makes this page anew; single models are named behind it. Layer by layer:
+[layers](layers.md).
 """
 
 

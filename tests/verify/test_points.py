@@ -137,7 +137,7 @@ def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
     held = spread(a_run(given), twins)
-    found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.05}), NOISE)
+    found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.08}), NOISE)
     assert outcome_of(found) == "not proven"
     report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
     assert report.named == ("conv/bias",)
@@ -146,7 +146,7 @@ def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
     assert blunt.resolution > SHARP
 
 
-@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.9, 0.98, 1.02, 1.1])
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.9, 0.94, 1.06, 1.1])
 def test_what_rounding_may_hide_is_proven_where_both_sides_are_near_and_only_there(factor: float) -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": share}) for share in (-1.5, 2.0, 4.0)]
