@@ -7,9 +7,10 @@ steps a call, B global batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,8 @@ from runner.engine.jax.step import Arrays, Shardings, Step
 from runner.layout import Spec
 from runner.optim import rules
 from runner.optim.paths import ema_path
+
+T = TypeVar("T")
 
 # What the last program of this process gives that ran on several CPU devices.
 _running: list[object] = []
@@ -132,7 +135,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._train = jax.jit(step.many if looped else step.step, donate_argnums=0, out_shardings=placed)
         examples = self._lies[WEIGHT]
         self._evaluated = jax.jit(step.evaluated, out_shardings=(examples, self._whole, examples))
-        self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=self._tree.shardings.trainable)
+        weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
+        self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
 
     def _copies_images(self) -> bool:
         """Tells whether an axis splits devices and not what a convolution may take."""
@@ -217,14 +221,13 @@ class JaxEngine(MeshEngine[jax.Array]):
         sums = {name: [row[name] for row, _ in rows] for name in rows[0][0]}
         return PendingCall(sums, [regularization for _, regularization in rows], *told)
 
-    def _run(self, program: Compiled, *arguments: object) -> tuple[State[jax.Array], Arrays, jax.Array]:
+    def _run(self, program: Callable[..., T], *arguments: object) -> T:
         """Starts a program; where several devices share a CPU's threads, when the one before has ended.
 
         Two at a time would need twice the threads, see `environment.threads`.
         """
         if not self._mode.on_cpus or self._mesh.size == 1:
-            found: tuple[State[jax.Array], Arrays, jax.Array] = program(*arguments)
-            return found
+            return program(*arguments)
         jax.block_until_ready(_running)
         found = program(*arguments)
         _running[:] = [found]
@@ -235,8 +238,18 @@ class JaxEngine(MeshEngine[jax.Array]):
         traced: AbstractContextManager[None] = jax.profiler.trace(folder)
         return traced
 
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns the first batch's whole gradients; batch statistics are put back as they were."""
+        before = self._state
+        try:
+            return super().gradients(batches, step)
+        finally:
+            self._state = before
+
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
-        found = self._run(self._whole_gradients, self._state, *self._arguments(batches, step), np.int32(index))
+        arguments = self._state, *self._arguments(batches, step), np.int32(index)
+        found, weights = self._run(self._whole_gradients, *arguments)
+        self._state = self._state._replace(non_trainable=weights)  # a later micro-batch may read them
         return [self._to_host(gradient) for gradient in found]
 
     def _to_host(self, value: jax.Array) -> Array:

@@ -237,10 +237,10 @@ class Step:
 
     def whole_gradients(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
-    ) -> list[jax.Array]:
-        """The gradients of one micro-batch of a call's first batch."""
-        found, _ = self.gradients(state, *self._batch(split, arrays, numbers, index))
-        return found
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        """The gradients of one micro-batch of a call's first batch, and the new non-trainable variables."""
+        found, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
+        return found, weights
 
     def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array]:
         """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs."""
