@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from runner.data.base import Array
 from runner.engine import make_engine
 from runner.optim.paths import is_variable, slot_path
 from runner.task.base import LOSS
@@ -40,18 +42,14 @@ def train(setup: Setup, mesh: str, start: Arrays) -> Arrays:
     if mesh == EVALUATED:
         found["outputs"] = engine.evaluate([batch], keep_outputs=True).outputs
     losses = []
-    before = _momenta(engine)
+    before: dict[str, Any] = dict.fromkeys(engine.trainable, 0.0)
+    state: Mapping[str, Array] = {}
     for number in range(STEPS):
         metrics = engine.train_steps(engine.place(batch), number).read()
         losses.append(float(metrics.sums[LOSS][0] / metrics.weight[0]))
-        after = _momenta(engine)
+        state = engine.state()
+        after = {path: state[slot_path("momentum", path)].astype(np.float64) for path in engine.trainable}
         found |= {f"gradient{number}/{path}": (MOMENTUM * before[path] - after[path]) / RATE for path in after}
         before = after
-    final = engine.state()
-    found |= {f"final/{path}": final[path] for path in start}
+    found |= {f"final/{path}": state[path] for path in start}
     return found | {"loss": np.asarray(losses)}
-
-
-def _momenta(engine: Any) -> Arrays:
-    state = engine.state()
-    return {path: state[slot_path("momentum", path)].astype(np.float64) for path in engine.trainable}
