@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 import tf_keras
+from tensorflow.dtensor.python import api
 
 from runner.engine.dtensor import operations as replaced_operations
 from runner.engine.dtensor import private
+from runner.engine.dtensor.step import COUNTS
 
 
 def _model() -> tf_keras.Model:
@@ -41,6 +43,22 @@ def functions() -> bool:
 def _doubled(x: tf.Tensor) -> tf.Tensor:
     """Returns x * 8, in a loop, whose body DTensor makes a function of."""
     return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * 2.0), (tf.constant(0), x), name="doubled")[1]
+
+
+def numbers() -> bool:
+    """Tells whether a call's numbers are an input of its program, and no constant that it is compiled anew with."""
+    mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+    layout = tf.experimental.dtensor.Layout.replicated(mesh, 1)
+    program = tf.function(lambda x: tf.reduce_sum(x) * 2.0, autograph=False)
+    before = _compiled()
+    for value in (1.0, 2.0):
+        program(tf.experimental.dtensor.pack([tf.fill((COUNTS + 1,), value)], layout))
+    return _compiled() - before == 1
+
+
+def _compiled() -> int:
+    found: int = api._dtensor_device()._get_stats().get("function_manager.miss", 0)
+    return found
 
 
 def functional() -> bool:
@@ -124,6 +142,7 @@ def operations() -> bool:
                 (layers.DepthwiseConv2D(2, dilation_rate=2), image),
                 (layers.BatchNormalization(), image),
                 (layers.Conv2D(2, 2, dilation_rate=2), image),
+                (layers.Conv2D(2, 2, groups=2), image),
                 (layers.Conv2DTranspose(2, 2, dilation_rate=2), image),
                 (layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True, dropout=0.5)), line),
                 (layers.RandomFlip(), image),
@@ -170,6 +189,7 @@ def classes() -> bool:
 
 CHECKS: tuple[Callable[[], bool], ...] = (
     functions,
+    numbers,
     functional,
     attributes,
     subclassed,

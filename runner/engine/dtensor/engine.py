@@ -188,10 +188,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return call
 
     def _numbers(self, batches: PlacedBatches, rounds: int, first_step: int, rate_factor: float = 1.0) -> tf.Tensor:
-        """Returns all numbers of a call in one vector.
-
-        DTensor takes an input of a few elements for a constant, and compiles anew when its value changes.
-        """
+        """Returns all numbers of a call in one vector, see `COUNTS`."""
         counts = example_counts(batches.weights, self._microbatches)
         numbers = np.zeros(COUNTS + len(counts), np.float32)
         numbers[:3], numbers[COUNTS:] = (rounds, first_step, rate_factor), counts

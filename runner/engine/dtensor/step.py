@@ -34,7 +34,9 @@ from runner.task import namespace
 from runner.task.base import LOSS, Outputs
 
 Batch = Mapping[str, tf.Tensor]
-COUNTS = 16  # where the batches' example counts begin among a call's numbers
+# Where the batches' example counts begin among a call's numbers. DTensor compiles an input of less than 20 elements in
+# as a constant, and compiles all anew when its value changes.
+COUNTS = 32
 # Letters alone: DTensor numbers the functions that it makes of loops, and reads a digit at the end as such a number.
 _loop_names = ("train_steps_" + "".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=3))
 
