@@ -9,7 +9,7 @@ from tests.layers.network import UNITS
 from tests.layers.setup import Arrays, Setup
 
 _ULPS = 8.0  # of a value that is stored: each step rounds it a few times
-_ZERO = 0.01  # of the tolerance: where a gradient is zero in mathematics, of the largest one of the case
+_ZERO = 0.01  # of the tolerance: where a gradient is zero in mathematics, of the case's largest one, or largest move
 
 
 def differences(setup: Setup, found: Arrays, expected: Arrays) -> list[tuple[float, str]]:
@@ -27,13 +27,10 @@ def differences(setup: Setup, found: Arrays, expected: Arrays) -> list[tuple[flo
     worst = [(0.0, "")] * len(setup.cases)
     for number, case in enumerate(setup.cases):
         mine = [key for key in keys if setup.owner(key.partition("/")[2]) == number]
-        largest = max((_size(expected[key]) for key in mine if key.startswith("gradient")), default=0.0)
+        sizes = {key: _changed(expected, key) for key in mine}
         for key in mine:
-            scale, floor = _size(expected[key]), _ZERO * largest
-            if key.startswith("final/"):
-                start = expected[key.replace("final/", "start/", 1)]
-                scale, floor = _size(expected[key].astype(np.float64) - start), 0.0
-            allowed = case.tolerance * (scale + floor) + _ulps(expected[key])
+            alike = [size for other, size in sizes.items() if other.startswith("final/") == key.startswith("final/")]
+            allowed = case.tolerance * (sizes[key] + _ZERO * max(alike)) + _ulps(expected[key])
             worst[number] = max(worst[number], (_ratio(found[key], expected[key], allowed), key))
         if "outputs" not in found:
             continue
@@ -42,6 +39,13 @@ def differences(setup: Setup, found: Arrays, expected: Arrays) -> list[tuple[flo
         allowed = case.tolerance * _size(held) + _ulps(held)
         worst[number] = max(worst[number], (_ratio(mine_out, held, allowed), "outputs"))
     return worst
+
+
+def _changed(expected: Arrays, key: str) -> float:
+    """Returns the largest entry of a gradient, or the most that a variable moved by."""
+    if not key.startswith("final/"):
+        return _size(expected[key])
+    return _size(expected[key].astype(np.float64) - expected[key.replace("final/", "start/", 1)])
 
 
 def loss_ratio(setup: Setup, found: Arrays, expected: Arrays) -> float:

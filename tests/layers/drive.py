@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import select
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ from pathlib import Path
 from tests import forks
 from tests.layers import table
 from tests.layers.case import JAX, Case
-from tests.layers.worker import WRONG, Outcome
+from tests.layers.worker import STOCK, WRONG, Outcome
 
 ROOT = Path(__file__).parents[2]
 # Meshes that one process can have: TensorFlow's devices are as many for good.
@@ -26,6 +25,7 @@ MESHES = {"jax": ("batch8,batch4_model2,single",), "keras_dtensor": ("batch8,bat
 _TOGETHER = {"jax": 12, "keras_dtensor": 8}  # cases a model
 _MODELS_A_WORKER = 12  # programs are never given back
 _SECONDS, _SECONDS_A_CASE = 120.0, 120.0  # for a model: what hangs is ended, on a machine that is busy too
+_STOCK_HUNG = f"stock Keras died, or did not train two steps in {_SECONDS + _SECONDS_A_CASE:.0f} s"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class _Worker:
 
     def __init__(self, engine: str, meshes: str) -> None:
         self.kind, self.done = (engine, meshes), 0
+        self.is_stock = True  # whether stock Keras still trains
         command = [sys.executable, "-m", "tests.layers.worker", engine, meshes]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": forks.SLOW_CODE, "PYTHONWARNINGS": "ignore"}
         library = "jax" if engine == JAX else "tensorflow"
@@ -80,9 +81,17 @@ class _Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             return None
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        line = self._process.stdout.readline() if ready else b""
-        return [Outcome(**each) for each in json.loads(line)["outcomes"]] if line else None
+        self.is_stock = True
+        watch = threading.Timer(seconds, self._process.kill)
+        watch.start()
+        try:
+            for line in self._process.stdout:
+                if "outcomes" in (said := json.loads(line)):
+                    return [Outcome(**each) for each in said["outcomes"]]
+                self.is_stock = False
+        finally:
+            watch.cancel()
+        return None
 
     def end(self) -> None:
         """Ends the process."""
@@ -139,14 +148,13 @@ def _work(waiting: queue.SimpleQueue[Job | None], found: queue.SimpleQueue[tuple
                 worker = _Worker(*job.kind)
             answered = worker.answer(names, _SECONDS + _SECONDS_A_CASE * len(names))
             if answered is None:
+                kind, told = (STOCK, _STOCK_HUNG) if worker.is_stock else (WRONG, "its process died or hung")
                 worker.end()
                 worker = None
                 if len(names) > 1:
                     todo += [(name,) for name in names]
                     continue
-                answered = [
-                    Outcome(names[0], mesh, WRONG, "its process died or hung") for mesh in job.meshes.split(",")
-                ]
+                answered = [Outcome(names[0], mesh, kind, told) for mesh in job.meshes.split(",")]
             for outcome in answered:
                 found.put((job.engine, outcome))
     if worker is not None:

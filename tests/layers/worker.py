@@ -1,8 +1,8 @@
 """Runs cases in a process of its own, for virtual devices can't change within one.
 
-Usage: python -m tests.layers.worker ENGINE MESH[,MESH]; each line of stdin is a JSON list of cases' names, each line
-of stdout {"outcomes": a dict a case and mesh, "seconds": of all}. `python -m tests.layers.worker ENGINE names` prints
-the classes of `keras.layers`.
+Usage: python -m tests.layers.worker ENGINE MESH[,MESH]; each line of stdin is a JSON list of cases' names, answered on
+stdout by a line {"mesh": name} as each mesh begins, and {"outcomes": a dict a case and mesh, "seconds": of all}.
+`python -m tests.layers.worker ENGINE names` prints the classes of `keras.layers`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import ModuleType
 
@@ -59,8 +59,17 @@ class _FailedError(Exception):
         self.kind, self.told = kind, told
 
 
-def outcomes(engine: str, meshes: Sequence[str], names: Sequence[str]) -> Iterator[Outcome]:
-    """Yields what becomes of some cases as one model; a model that fails is made of fewer."""
+def outcomes(
+    engine: str, meshes: Sequence[str], names: Sequence[str], begin: Callable[[str], None] = lambda _: None
+) -> Iterator[Outcome]:
+    """Yields what becomes of some cases as one model; a model that fails is made of fewer.
+
+    Args:
+      engine: name.
+      meshes: names.
+      names: of the cases.
+      begin: is told of each mesh, when stock Keras is done.
+    """
     try:
         stock = _stock(engine, names)
     except _FailedError as failed:
@@ -68,6 +77,7 @@ def outcomes(engine: str, meshes: Sequence[str], names: Sequence[str]) -> Iterat
         return
     for mesh in meshes:
         begun = time.monotonic()
+        begin(mesh)
         try:
             told = _judged(engine, mesh, names, stock)
         except _FailedError as failed:
@@ -175,9 +185,13 @@ def main() -> None:
     devices.configure(
         first.mesh, *([] if engine == JAX else [first.engine.intra_op_threads])
     )  # before the stock side makes one alone
+
+    def begin(mesh: str) -> None:
+        print(json.dumps({"mesh": mesh}), file=answers, flush=True)
+
     for line in sys.stdin:
         begun = time.monotonic()
-        found = [asdict(outcome) for outcome in outcomes(engine, meshes, json.loads(line))]
+        found = [asdict(outcome) for outcome in outcomes(engine, meshes, json.loads(line), begin)]
         seconds = time.monotonic() - begun
         print(json.dumps({"outcomes": found, "seconds": seconds}), file=answers, flush=True)
 

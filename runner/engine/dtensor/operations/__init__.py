@@ -45,6 +45,7 @@ REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., Any]], ...] = (
     (NN, "convolution_internal", convolution.convolution_internal),
     (NN, "with_space_to_batch", convolution.with_space_to_batch),
     (BACKEND, "conv2d_transpose", convolution.conv2d_transpose),
+    (private.Convolution, "_jit_compiled_convolution_op", convolution.jit_compiled_convolution_op),
     (BACKEND, "rnn", loops.rnn),
     (BACKEND.ContextValueCache, "_key", loops.mask_context),
     (BACKEND, "reverse", order.reverse),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+import tf_keras
 
 from runner.engine.dtensor.operations.windows import channels_last, padded, pads_of, spatial, windows
 from runner.engine.dtensor.private import BACKEND, NN
@@ -42,8 +43,17 @@ def convolution_internal(
     call_from_convolution: bool = True,
     num_spatial_dims: int | None = None,
 ) -> tf.Tensor:
-    """Stands for what `tf.nn.convolution` calls: a dilated kernel in place of dilation."""
+    """Stands for what `tf.nn.convolution` calls: a dilated kernel in place of dilation, group by group in 3-D.
+
+    Without XLA, TensorFlow computes groups on CPUs in 1-D and 2-D alone.
+    """
     dims = len(filters.shape) - 2
+    channels = -1 if (data_format or "").endswith("C") or not data_format else 1
+    groups = input.shape[channels] // filters.shape[-2]
+    if dims == 3 and groups > 1:
+        pairs = zip(tf.split(input, groups, channels), tf.split(filters, groups, -1), strict=True)
+        parts = [convolution_internal(x, kernel, strides, padding, data_format, dilations) for x, kernel in pairs]
+        return tf.concat(parts, channels, name=name or "groups")
     if dilations is not None:
         listed = [dilations] if isinstance(dilations, int) else [int(rate) for rate in dilations]
         if len(listed) == dims + 2:
@@ -54,6 +64,11 @@ def convolution_internal(
     return _stock_convolution(
         input, filters, strides, padding, data_format, dilations, name, call_from_convolution, num_spatial_dims
     )
+
+
+def jit_compiled_convolution_op(layer: tf_keras.layers.Layer, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Stands for the method by which layers convolve in groups: its program was made before this step is traced."""
+    return layer.convolution_op(inputs, kernel)
 
 
 def with_space_to_batch(
