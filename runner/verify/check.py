@@ -12,8 +12,9 @@ from runner import mesh
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
+from runner.host import cores
 from runner.verify import padding
-from runner.verify.children import WORKER, Outcome, run_child
+from runner.verify.children import WORKER, Outcome, run_children
 from runner.verify.compare import FROM_THE_START, compare
 from runner.verify.parity import parity
 from runner.verify.report import Verification
@@ -44,12 +45,17 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
     with tempfile.TemporaryDirectory(prefix="runner-verify-") as name:
         shared = Path(name)
         write_request(shared, make_request(config, data))
-        said = {side: run_child(side, shared, folder / f"verify-{side}.log", worker) for side in sides(config)}
+        said = run_children(sides(config), shared, folder, worker, _together(config))
         found = judged(config, shared, said)
         if found.failed and {check.kind for check in found.failed} <= FROM_THE_START:
-            run_child("again", shared, folder / "verify-again.log", worker)
+            run_children(["again"], shared, folder, worker)
             found = judged(config, shared, said)
         return found
+
+
+def _together(config: RunConfig) -> int:
+    """Returns how many sides run at a time: on CPUs the mesh's program is compiled while one device still trains."""
+    return 2 if mesh.device_kind(config.mesh) == "cpu" and cores.available() > 1 else 1
 
 
 def sides(config: RunConfig) -> tuple[str, ...]:

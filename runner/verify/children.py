@@ -1,16 +1,21 @@
-"""The sides as child processes, one after the other: virtual devices can't change within a process."""
+"""The sides as child processes: virtual devices can't change within a process."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Required, TypedDict
 
 from runner.config.errors import ConfigError, EngineError
 
 WORKER = "runner.verify.worker"
+_POLL_S = 0.02
+
+Child = subprocess.Popen[bytes]
 
 
 class Outcome(TypedDict, total=False):
@@ -31,34 +36,55 @@ class Outcome(TypedDict, total=False):
     precision: str
 
 
-def run_child(side: str, folder: Path, log: Path, worker: str = WORKER) -> Outcome:
-    """Runs one side to its end.
+def run_children(
+    sides: Sequence[str], folder: Path, logs: Path, worker: str = WORKER, together: int = 1
+) -> dict[str, Outcome]:
+    """Runs sides to their ends, in their order; the first that fails ends the others.
 
     Args:
-      side: `reference`, `mesh`, `against` or `again`.
-      folder: holds the request, and gets the side's arrays.
-      log: gets what the process and its libraries print.
+      sides: `reference`, `mesh`, `against` or `again`.
+      folder: holds the request, and gets the sides' arrays.
+      logs: folder; `verify-<side>.log` gets what a process and its libraries print.
       worker: module that is run; its main does what `runner.verify.worker`'s does.
+      together: how many run at a time; one that needs another's arrays waits for them.
 
     Returns:
-      What the side said when it was done.
+      What each side said when it was done, in the order of `sides`.
 
     Raises:
-      ConfigError: the side refused the config.
-      EngineError: it failed, or its process ended without a word.
+      ConfigError: a side refused the config.
+      EngineError: one failed, or its process ended without a word.
     """
+    waiting, running, said = list(sides), dict[str, Child](), dict[str, Outcome]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < together:
+                side = waiting.pop(0)
+                running[side] = _started(side, folder, logs, worker)
+            for side in [side for side, child in running.items() if child.poll() is not None]:
+                said[side] = _said(side, running.pop(side).returncode, folder, logs)
+            time.sleep(_POLL_S)
+    finally:
+        for child in running.values():
+            child.kill()
+            child.wait()
+    return {side: said[side] for side in sides}
+
+
+def _started(side: str, folder: Path, logs: Path, worker: str) -> Child:
     command = [sys.executable, "-m", worker, side, str(folder)]
-    with log.open("wb") as output:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
-        with child:
-            try:
-                child.wait()  # its stdin stays open: the child ends where this process does
-            except BaseException:
-                child.kill()
-                raise
-    said = folder / f"{side}.json"
+    with _log(logs, side).open("wb") as output:  # its stdin stays open: the child ends where this process does
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+
+
+def _log(logs: Path, side: str) -> Path:
+    return logs / f"verify-{side}.log"
+
+
+def _said(side: str, code: int, folder: Path, logs: Path) -> Outcome:
+    said, log = folder / f"{side}.json", _log(logs, side)
     if not said.exists():
-        how = f"was killed by signal {-child.returncode}" if child.returncode < 0 else f"exited {child.returncode}"
+        how = f"was killed by signal {-code}" if code < 0 else f"exited {code}"
         raise EngineError(f"verify's {side} process {how}; its output is in {log}")
     outcome: Outcome = json.loads(said.read_text())
     if outcome["kind"] == "refused":

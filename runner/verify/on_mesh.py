@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from runner.verify import padding, points
 from runner.verify.request import Request
 
 
-def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
+def train(request: Request, waited: Callable[[], Mapping[str, Array]], *, ahead: bool) -> dict[str, Array]:
     """Trains on the mesh from the single device's weights, then takes gradients and a step at each generic point.
 
     Args:
       request: config and batches.
-      reference: the single device's arrays: initial values of every variable, how many losses, and the points.
+      waited: waits for the single device's arrays: initial values of every variable, how many losses, and the points.
+      ahead: compiles the programs before it waits.
 
     Returns:
       The run's arrays, see `runner.verify.compare.compare`; `initial/` holds the engine's own initial weights.
@@ -34,8 +35,11 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
     engine.build()
     own = engine.state()
     initial = {path: value for path, value in own.items() if is_variable(path)}
-    engine.load_state(own | _started(initial, reference, request.config.engine.name))
     cache_on_device(engine, request.source())
+    if ahead:
+        _compile(engine, request)
+    reference = waited()
+    engine.load_state(own | _started(initial, reference, request.config.engine.name))
     request = request.of(len(reference["loss"]))
     given = request.by_row() if caches_split(engine) else request  # as in training
     gradients = engine.gradients(given.batches, 0)
@@ -52,6 +56,12 @@ def train(request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
         **{path: final[path] for path in own if path not in initial},
         **_at_points(engine, given, reference),
     }
+
+
+def _compile(engine: Engine, request: Request) -> None:
+    given = request.by_row() if caches_split(engine) else request
+    engine.compile(engine.place(given.stacks()[0]))
+    engine.gradients(given.batches, 0)
 
 
 def _started(initial: Mapping[str, Array], reference: Mapping[str, Array], name: str) -> dict[str, Array]:

@@ -137,9 +137,14 @@ def _spec(fields: Mapping[str, object]) -> ArraySpec:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes arrays of any names for `read_arrays`; NumPy's files know no bfloat16, which float32 holds exactly."""
+    """Writes arrays of any names for `read_arrays`; NumPy's files know no bfloat16, which float32 holds exactly.
+
+    The file is there when it is whole: another process may wait for it.
+    """
     plain = {k: array.astype(np.float32) if array.dtype.kind == "V" else array for k, array in arrays.items()}
-    np.savez(path, **{f"{_PREFIX}{name}": array for name, array in plain.items()})  # type: ignore[arg-type]
+    part = path.with_name(f"part-{path.name}")
+    np.savez(part, **{f"{_PREFIX}{name}": array for name, array in plain.items()})  # type: ignore[arg-type]
+    part.replace(path)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

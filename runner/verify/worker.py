@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.config.errors import ConfigError, DataError, EngineError
+from runner.data.base import Array
 from runner.engine import registry
 from runner.host.late import late
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
@@ -31,6 +33,7 @@ else:  # each imports its engine's library, for which the environment must be se
     jax_reference, keras_reference = late("runner.verify.jax_reference"), late("runner.verify.keras_reference")
 
 _LONGEST = 600  # characters of a library's error that are told
+_POLL_S = 0.02
 
 
 def main() -> None:
@@ -123,7 +126,14 @@ def _again(request: Request, folder: Path) -> dict[str, float | str]:
 
 
 def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
-    write_arrays(folder / f"{side}.npz", train(request, read_arrays(folder / "reference.npz")))
+    file = folder / "reference.npz"
+
+    def reference() -> dict[str, Array]:
+        while not file.exists():  # the process that started both ends this one where the other fails
+            time.sleep(_POLL_S)
+        return read_arrays(file)
+
+    write_arrays(folder / f"{side}.npz", train(request, reference, ahead=not file.exists()))
     return {}
 
 

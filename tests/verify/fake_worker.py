@@ -1,4 +1,4 @@
-"""A side of a verification that computes nothing and ends in the way that $FAKE says."""
+"""A side of a verification that computes nothing, and ends as $FAKE says: one word, or one for each side."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    kind = os.environ["FAKE"]
+    side, folder = sys.argv[1], Path(sys.argv[2])
+    ways = dict(each.split(": ") for each in os.environ["FAKE"].split(", ") if ": " in each)
+    kind = ways.get(side, os.environ["FAKE"])
     print("said something")
     if kind == "sleep":
-        Path(sys.argv[2], "pid").write_text(str(os.getpid()))
+        (folder / "pid").write_text(str(os.getpid()))
         time.sleep(60)
     if kind == "killed":
         os.kill(os.getpid(), 9)
     if kind == "crash":
         sys.exit(7)
-    Path(sys.argv[2], f"{sys.argv[1]}.json").write_text(json.dumps({"kind": kind, "text": "why", "noise": 1.0}))
+    if kind == "refused":
+        while "sleep" in ways.values() and not (folder / "pid").exists():
+            time.sleep(0.01)
+    (folder / f"{side}.json").write_text(json.dumps({"kind": kind, "text": f"why {side}", "noise": 1.0}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,7 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
 ) -> None:
     asked: list[str] = []
 
-    def child(side: str, folder: Path, log: Path, worker: str) -> Outcome:
-        del log, worker
+    def child(side: str, folder: Path) -> Outcome:
         asked.append(side)
         mesh = run()
         mesh[key] += np.float32(factor * shift)
@@ -49,7 +49,10 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
             write_arrays(folder / "spread.npz", spread(run(), [run(seed, size) for seed in (1, 2, 3)]))
         return {"kind": "done", "terms": 128, "noise": noise(128)}
 
-    monkeypatch.setattr(check, "run_child", child)
+    def children(sides: Sequence[str], folder: Path, *_: object) -> dict[str, Outcome]:
+        return {side: child(side, folder) for side in sides}
+
+    monkeypatch.setattr(check, "run_children", children)
     monkeypatch.setattr(check, "make_request", lambda *_: None)
     monkeypatch.setattr(check, "write_request", lambda *_: None)
     found = check.verify(config("jax", None), None, tmp_path)  # type: ignore[arg-type]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from runner.config.errors import ConfigError, EngineError
-from runner.verify.children import Outcome, run_child
+from runner.verify.children import Outcome, run_children
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,21 +16,21 @@ ROOT = Path(__file__).parents[2]
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Outcome:
     monkeypatch.setenv("FAKE", kind)
     monkeypatch.chdir(ROOT)
-    return run_child("mesh", folder, folder / "mesh.log", "tests.verify.fake_worker")
+    return run_children(["mesh"], folder, folder, "tests.verify.fake_worker")["mesh"]
 
 
 def test_a_side_that_is_done_says_what_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(tmp_path, monkeypatch, "done")["noise"] == 1.0
-    assert (tmp_path / "mesh.log").read_text() == "said something\n"
+    assert (tmp_path / "verify-mesh.log").read_text() == "said something\n"
 
 
 @pytest.mark.parametrize(
     ("kind", "error", "shown"),
     [
-        ("refused", ConfigError, "^why$"),
-        ("failed", EngineError, "^why .*mesh process; its output is in .*mesh.log"),
-        ("killed", EngineError, "mesh process was killed by signal 9; its output is in .*mesh.log"),
-        ("crash", EngineError, "mesh process exited 7; its output is in .*mesh.log"),
+        ("refused", ConfigError, "^why mesh$"),
+        ("failed", EngineError, "^why mesh .*mesh process; its output is in .*verify-mesh.log"),
+        ("killed", EngineError, "mesh process was killed by signal 9; its output is in .*verify-mesh.log"),
+        ("crash", EngineError, "mesh process exited 7; its output is in .*verify-mesh.log"),
     ],
 )
 def test_a_side_that_fails_is_an_error_of_one_line(
@@ -38,3 +39,26 @@ def test_a_side_that_fails_is_an_error_of_one_line(
     with pytest.raises(error, match=shown) as caught:
         run(tmp_path, monkeypatch, kind)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("first", "other"), [("reference", "mesh"), ("mesh", "reference")])
+def test_a_side_that_is_refused_ends_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, other: str
+) -> None:
+    monkeypatch.setenv("FAKE", f"{other}: sleep, {first}: refused")
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError, match=f"^why {first}$"):
+        run_children(["reference", "mesh"], tmp_path, tmp_path, "tests.verify.fake_worker", together=2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_sides_are_told_in_their_order_however_many_run_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setenv("FAKE", "done")
+    monkeypatch.chdir(ROOT)
+    sides = ["reference", "mesh", "against"]
+    said = run_children(sides, tmp_path, tmp_path, "tests.verify.fake_worker", together)
+    assert [(side, each["text"]) for side, each in said.items()] == [(side, f"why {side}") for side in sides]
