@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,6 +44,18 @@ _COMPILATIONS = 5
 _TAKEN = "different function with the same name"
 F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
+
+
+@contextmanager
+def _as_traced() -> Iterator[None]:
+    """Lets programs be compiled as they were traced: of one that runs once or never, faster code is half the time."""
+    option = "disable_meta_optimizer"
+    before = tf.config.optimizer.get_experimental_options().get(option, False)
+    tf.config.optimizer.set_experimental_options({option: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({option: before})
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
@@ -140,9 +152,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """
         if self._train is not None:
             return
-        if self._planning:  # to optimize a program that is only read is most of its compilation
-            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        with self._explained():
+        with self._explained(), _as_traced() if self._planning else nullcontext():
             self._train = self._compiled(batches)
 
     @contextmanager
@@ -241,7 +251,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; batch statistics are put back as they were."""
-        with self._state.unchanged(), self._explained():
+        with self._state.unchanged(), self._explained(), _as_traced():
             return super().gradients(batches, step)
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> list[Array]:

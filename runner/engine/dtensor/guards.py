@@ -67,7 +67,8 @@ def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: Mapping[int, str
 def check_indexing(graph: tf.Graph) -> None:
     """Checks that a model takes no single element by a number and adds no dim by indexing.
 
-    On tensors that are split, DTensor answers `x[:, 0]` with wrong numbers and `x[:, None]` with a crash.
+    On tensors that are split, DTensor answers `x[:, 0]` with wrong numbers and `x[:, None]` with a crash. What nothing
+    depends on may stand: tf_keras's masked pooling takes an element to know its dtype.
 
     Raises:
       ConfigError: names the operation, whose name holds the layer's, and the form that works.
@@ -76,6 +77,8 @@ def check_indexing(graph: tf.Graph) -> None:
         if operation.type != "StridedSlice" or len(operation.inputs[0].shape) < 2:
             continue
         if operation.get_attr("shrink_axis_mask"):
+            if not operation.outputs[0].consumers():
+                continue
             what, mend = "takes an element by its number, as x[:, 0]", "tf.gather(x, 0, axis=1), or tf.unstack"
         elif operation.get_attr("new_axis_mask"):
             what, mend = "adds a dim by indexing, as x[:, None]", "tf.expand_dims(x, 1)"
