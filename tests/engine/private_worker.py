@@ -146,12 +146,15 @@ def operations() -> bool:
                 (layers.Conv2DTranspose(2, 2, dilation_rate=2), image),
                 (layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True, dropout=0.5)), line),
                 (layers.RandomFlip(), image),
+                (layers.Activation("swish"), line),
+                (layers.Activation("softsign"), line),
             ):
                 layer(x, training=True)
             for loop in loops:
                 loop.build(line.shape)
             for loop in loops:  # in a graph: eager calls choose a kernel otherwise
                 tf.function(loop, autograph=False)(line)
+            tf.nn.swish(line)
             tf.reverse(line, [1])
             tf.roll(line, 1, 1)
             tf.pad(line, [[0, 0], [1, 1], [0, 0]], "REFLECT")

@@ -2,8 +2,8 @@
 
 Layers, whosever they are, stay as they are: what they call is answered otherwise. Each function here has the
 signature and the result of the one that it stands for, in all its arguments. Without a rule are: fused batch
-normalisation; the gradients of average pooling, of depthwise convolution and of 3-D pooling; dilation; reversals,
-rolls and mirrored padding; loops over time.
+normalisation; the gradients of average pooling, of depthwise convolution, of 3-D pooling, of silu and softsign;
+dilation; reversals, rolls and mirrored padding; loops over time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from runner.engine.dtensor import private
-from runner.engine.dtensor.operations import convolution, drawn, loops, normalization, order, windows
+from runner.engine.dtensor.operations import activation, convolution, drawn, loops, normalization, order, windows
 from runner.engine.dtensor.private import ARRAYS, BACKEND, GRU, KERNELS, LSTM, MANIPULATIONS, NN, RAW_ARRAYS, STATELESS
 
 _CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for
@@ -54,6 +54,8 @@ REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., Any]], ...] = (
     (ARRAYS, "reverse", order.reverse),
     (ARRAYS, "reverse_v2", order.reverse),
     *((module, "reverse", order.reverse) for module in private.PUBLIC),
+    *((module.nn, name, activation.silu) for module in private.PUBLIC for name in ("silu", "swish")),
+    *((home, "softsign", activation.softsign) for module in private.PUBLIC for home in (module.math, module.nn)),
     (MANIPULATIONS, "roll", order.roll),
     (RAW_ARRAYS, "mirror_pad", order.mirror_pad),
     (STATELESS, "stateless_random_uniform", drawn.uniform),
