@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -34,11 +35,13 @@ else:  # each imports its engine's library, for which the environment must be se
 
 _LONGEST = 600  # characters of a library's error that are told
 _POLL_S = 0.02
+_SELDOM = 200_000, 20, 20  # a tenth of a trace is the search for garbage, of which it makes next to none
 
 
 def main() -> None:
     """Runs the side that the command line names; says in `<side>.json` how it ended."""
     side, folder = sys.argv[1], Path(sys.argv[2])
+    gc.set_threshold(*_SELDOM)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     outcome: dict[str, object]
     try:

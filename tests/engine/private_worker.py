@@ -28,6 +28,11 @@ class _Subclassed(tf_keras.Model):  # type: ignore[misc]
         return self.inner(x)
 
 
+class _Own(tf_keras.layers.Layer):  # type: ignore[misc]
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x
+
+
 def functions() -> bool:
     """Tells whether TensorFlow lists its functions, and a function its nodes."""
     mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
@@ -109,6 +114,13 @@ def mixed() -> bool:
         private.uncast(held) is not held and private.recast(held, other) is held and private.uncast(held) is other
     )
     return changed and private.uncast(other) is other and private.recast(other, other) is other
+
+
+def converted() -> bool:
+    """Tells whether models of tf_keras's own layers are told from those whose code AutoGraph must see."""
+    own = tf_keras.Sequential([tf_keras.Input((3,)), _Own()])
+    models = (_model(), tf_keras.applications.MobileNetV2((32, 32, 3), weights=None), own, _Subclassed(), tf.Module())
+    return [private.needs_autograph(model) for model in models] == [False, False, True, True, True]
 
 
 def constants() -> bool:
@@ -200,6 +212,7 @@ CHECKS: tuple[Callable[[], bool], ...] = (
     walks,
     mixed,
     constants,
+    converted,
     reads,
     classes,
     operations,

@@ -26,7 +26,7 @@ from runner.engine.dtensor.arrays import layout_of, pack, unpack
 from runner.engine.dtensor.explain import compile_error, is_compile_error
 from runner.engine.dtensor.mesh import configure, first_device_alone
 from runner.engine.dtensor.packing import Packing, packing
-from runner.engine.dtensor.private import function_names, uncast
+from runner.engine.dtensor.private import function_names, needs_autograph, uncast
 from runner.engine.dtensor.state import State, make_state
 from runner.engine.dtensor.state_reader import StateReader
 from runner.engine.dtensor.step import COUNTS, Steps
@@ -132,8 +132,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return packing({path: variables[path] for path in self._state.trainable}, groups, elementwise=elementwise)
 
     def _traced(self, function: F) -> F:
-        """Returns a graph function. Only a user's own model may need AutoGraph, which doubles the time of a trace."""
-        traced: F = tf.function(function, autograph=not target.is_own(self._config.model))
+        """Returns a graph function. Only a user's own code may need AutoGraph, which doubles the time of a trace."""
+        config = self._config
+        users = needs_autograph(self._model) or config.task.name == "custom"
+        traced: F = tf.function(function, autograph=users and not target.is_own(config.model))
         return traced
 
     def place(self, batches: HostBatches) -> PlacedBatches:
