@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,16 +46,12 @@ F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
 
-@contextmanager
-def _as_traced() -> Iterator[None]:
-    """Lets programs be compiled as they were traced: of one that runs once or never, faster code is half the time."""
-    option = "disable_meta_optimizer"
-    before = tf.config.optimizer.get_experimental_options().get(option, False)
-    tf.config.optimizer.set_experimental_options({option: True})
-    try:
-        yield
-    finally:
-        tf.config.optimizer.set_experimental_options({option: before})
+def _optimize(optimizes: bool) -> None:
+    """Says whether what is compiled next is made fast, which is half of the time of it.
+
+    It is said from the start: a program that ran before it was said for the first time is compiled again.
+    """
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimizes})
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
@@ -118,6 +114,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._train: Call | None = None
         found = self._config, self._data, self._total_steps, self._model, self._state, self._mesh, self._array_specs
         self._steps = Steps(*found, self._packing())
+        _optimize(not self._planning)  # a plan's program is only read
         self._gradients, self._eval = self._traced(self._steps.gradients), self._traced(self._steps.evaluate)
 
     def _packing(self) -> Packing | None:
@@ -154,7 +151,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """
         if self._train is not None:
             return
-        with self._explained(), _as_traced() if self._planning else nullcontext():
+        with self._explained():
             self._train = self._compiled(batches)
 
     @contextmanager
@@ -253,8 +250,12 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
         """Returns the first batch's whole gradients; batch statistics are put back as they were."""
-        with self._state.unchanged(), self._explained(), _as_traced():
-            return super().gradients(batches, step)
+        _optimize(False)  # a program that runs a few times
+        try:
+            with self._state.unchanged(), self._explained():
+                return super().gradients(batches, step)
+        finally:
+            _optimize(not self._planning)
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> list[Array]:
         numbers = self._numbers(batches, index, step * self._microbatches + index)
