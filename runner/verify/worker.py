@@ -35,7 +35,7 @@ else:  # each imports its engine's library, for which the environment must be se
 
 _LONGEST = 600  # characters of a library's error that are told
 _POLL_S = 0.02
-_SELDOM = 200_000, 20, 20  # a tenth of a trace is the search for garbage, of which it makes next to none
+_SELDOM = 200_000, 20, 20  # a trace makes next to no garbage, and many objects to search for it
 
 
 def main() -> None:

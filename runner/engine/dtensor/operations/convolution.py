@@ -49,8 +49,8 @@ def convolution_internal(
     """
     dims = len(filters.shape) - 2
     channels = -1 if (data_format or "").endswith("C") or not data_format else 1
-    groups = input.shape[channels] // filters.shape[-2]
-    if dims == 3 and groups > 1:
+    groups = input.shape[channels] // filters.shape[-2] if dims == 3 else 1
+    if groups > 1:
         pairs = zip(tf.split(input, groups, channels), tf.split(filters, groups, -1), strict=True)
         parts = [convolution_internal(x, kernel, strides, padding, data_format, dilations) for x, kernel in pairs]
         return tf.concat(parts, channels, name=name or "groups")
