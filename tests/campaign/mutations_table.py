@@ -188,7 +188,7 @@ _SCHEDULES = (
         "averages not begun with the weights",
         ways.averaged(lambda _, decay, old, weight, *__: old * decay + weight * (1.0 - decay)),
         "mlp",
-        "adamw",
+        "rmsprop",  # the rate of adamw's first step is 0, so that it moves no weights
     ),
 )
 _BATCHES = (

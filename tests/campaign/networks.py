@@ -113,7 +113,7 @@ SETTINGS: Mapping[str, Setting] = {
             *("optimizer=rmsprop", "optimizer.learning_rate=0.005", "optimizer.centered=true"),
             *("optimizer.momentum=0.5", "optimizer.epsilon=1e-5", "optimizer.schedule.name=exponential"),
             *("optimizer.schedule.decay_steps=2", "optimizer.schedule.decay_rate=0.5"),
-            *("optimizer.schedule.staircase=true", "optimizer.clip.norm=0.2"),
+            *("optimizer.schedule.staircase=true", "optimizer.clip.norm=0.2", "optimizer.ema.decay=0.9"),
         ),
         networks=("mlp",),
     ),
