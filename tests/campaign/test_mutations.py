@@ -21,7 +21,7 @@ SOUND = Try("nothing broken", Job(1), sound=True)
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("jax", "mixed"), ("keras_dtensor", "mlp")])
+@pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("jax", "mixed"), ("keras_dtensor", "mixed")])
 def test_broken_engines_are_caught_and_the_sound_one_is_proven(tmp_path: Path, engine: str, network: str) -> None:
     options = Options(engine=engine, network=network, setting="sgd")
     found = list(mutations.results(6, 0, tmp_path, options))

@@ -64,8 +64,8 @@ class State:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Puts variables that no gradient changes back as they were, when the context ends."""
-        with _put_back(self.non_trainable.values()):
+        """Puts the model's variables back as they were, when the context ends."""
+        with _put_back(self.variables.values()):
             yield
 
 

@@ -132,10 +132,13 @@ class Steps:
         return dict(zip(names, carried, strict=False)), regularization
 
     def gradients(self, arrays: Batch, numbers: tf.Tensor) -> list[tf.Tensor]:
-        """The gradients of one micro-batch of K, whose number comes first, in the order of `State.trainable`."""
+        """The gradients of one micro-batch of K, whose number comes first, in the order of `State.trainable`.
+
+        What layers assign is kept where a step has more micro-batches: the next may read it.
+        """
         i = tf.cast(tf.gather(numbers, 0), tf.int32)
         share_b = tf.gather(_shares(arrays, numbers), i)
-        with deferred(list(self._state.variables.values()), kept=False):
+        with deferred(list(self._state.variables.values()), kept=self._microbatches > 1):
             return self._gradients(_batch(arrays, i), share_b, tf.gather(numbers, 1))[0]
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
