@@ -30,7 +30,8 @@ class EngineConfig:
       name: `keras_dtensor`, `core_dtensor` or `jax`.
       precision: of layers, `float32` or `bfloat16`; weights, slots and the loss are float32 in both.
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
-        a step must not read what it has written; the engine's does not, and a model that does is refused.
+        a step must not read what it has written; the engine's does not, and a model that does is refused. null: yes,
+        but for models of more than 64 batch normalisations, for which DTensor would look for pairs for minutes.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
       canary: runs two checked steps on the mesh before training.
       loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
@@ -42,7 +43,7 @@ class EngineConfig:
 
     name: str = "keras_dtensor"
     precision: str = "float32"
-    combine_all_reduces: bool = True
+    combine_all_reduces: bool | None = None
     intra_op_threads: int | None = None
     canary: bool = True
     loop: str = "auto"

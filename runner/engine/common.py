@@ -41,15 +41,15 @@ class MeshEngine(Engine, Generic[T]):
           ConfigError: a layout that does not fit the model, or a builder that fails.
           EngineError: the mesh computes wrong numbers.
         """
-        self._make_mesh()
+        self._make_devices()
         shapes = self._make_model()
         self.placements = layout.resolve(self._config.layout, shapes, self._axes)
         self._make_state()
         self._make_programs()
 
     @abstractmethod
-    def _make_mesh(self) -> None:
-        """Makes the devices, and checks their arithmetic where that is in doubt."""
+    def _make_devices(self) -> None:
+        """Makes the devices; must be the process's first use of them."""
 
     @abstractmethod
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
@@ -57,7 +57,7 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _make_state(self) -> None:
-        """Places variables and slots as `placements` says."""
+        """Places variables and slots as `placements` says, on a mesh whose arithmetic is checked if in doubt."""
 
     @abstractmethod
     def _make_programs(self) -> None:

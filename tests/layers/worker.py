@@ -182,9 +182,10 @@ def main() -> None:
         tensorflow = importlib.import_module("tensorflow")
         tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     devices = importlib.import_module(f"runner.engine.{'jax' if engine == JAX else 'dtensor'}.mesh")
-    devices.configure(
-        first.mesh, *([] if engine == JAX else [first.engine.intra_op_threads])
-    )  # before the stock side makes one alone
+    if engine == JAX:  # before the stock side makes one alone
+        devices.configure(first.mesh)
+    else:
+        devices.make_devices(first.mesh, first.engine.intra_op_threads)
 
     def begin(mesh: str) -> None:
         print(json.dumps({"mesh": mesh}), file=answers, flush=True)

@@ -152,7 +152,7 @@ from tests.engine import cases
 config = cases.config({"batch": int(sys.argv[1])})
 config.engine.combine_all_reduces = sys.argv[2] == "combined"
 prepare_environment(config)
-made = mesh.configure(config.mesh, None)
+made = mesh.make_mesh(config.mesh, mesh.make_devices(config.mesh, None), merges=sys.argv[2] == "combined")
 canary.check(made, "batch", reread=False)
 try:
     canary.check(made, "batch", reread=True)

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from runner.engine.dtensor import canary, collectives
 from runner.engine.dtensor.adapters import Model, make_adapter
 from runner.engine.dtensor.arrays import layout_of, pack, unpack
 from runner.engine.dtensor.explain import compile_error, is_compile_error
-from runner.engine.dtensor.mesh import configure, first_device_alone
+from runner.engine.dtensor.mesh import first_device_alone, make_devices, make_mesh
 from runner.engine.dtensor.packing import Packing, packing
 from runner.engine.dtensor.private import function_names, needs_autograph, uncast
 from runner.engine.dtensor.state import State, make_state
@@ -41,6 +42,9 @@ from runner.optim.rules import make_rule
 logger = logging.getLogger(__name__)
 
 _COMPILATIONS = 5
+# Layers that count over the batch, up to which all-reduces are merged unasked: DTensor looks for each pair of
+# all-reduces through all that follows, for minutes where such layers are many.
+_MERGED_STATISTICS = 64
 _TAKEN = "different function with the same name"
 F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
@@ -60,10 +64,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     _state: State
     _steps: Steps
 
-    def _make_mesh(self) -> None:
-        self._mesh = configure(self._config.mesh, self._config.engine.intra_op_threads)
-        if self._config.engine.canary and not self._planning:
-            canary.check(self._mesh, self._batch_axis, reread=not self._config.engine.combine_all_reduces)
+    def _make_devices(self) -> None:
+        self._devices = make_devices(self._config.mesh, self._config.engine.intra_op_threads)
 
     @property
     def _batch_axis(self) -> str | None:
@@ -72,15 +74,26 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         tf_keras.backend.experimental.enable_tf_random_generator()  # else initial weights are others
         self._adapter = make_adapter(self._config, self._data, blank=self._planning)
-        if self._planning and not self._adapter.lets_users_place:
-            self._mesh = first_device_alone(self._mesh)
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, self._config)
         self._drawn = _stored(self._adapter.variables(self._plain))
         self._constraints = contract.constraints(self._drawn)
         return {path: tuple(variable.shape) for path, variable in self._drawn.items()}
 
+    def _make_mesh(self) -> None:
+        """Makes the mesh and tries its arithmetic. DTensor must know by then whether it is to merge all-reduces."""
+        merges, settings = self._config.engine.combine_all_reduces, self._config.engine
+        if merges is None:
+            merges = self._adapter.batch_statistics(self._plain) <= _MERGED_STATISTICS
+            self._config = replace(self._config, engine=replace(settings, combine_all_reduces=merges))
+        self._mesh = make_mesh(self._config.mesh, self._devices, merges=merges)
+        if settings.canary and not self._planning:
+            canary.check(self._mesh, self._batch_axis, reread=not merges)
+        if self._planning and not self._adapter.lets_users_place:
+            self._mesh = first_device_alone(self._mesh)
+
     def _make_state(self) -> None:
+        self._make_mesh()
         layouts = {path: layout_of(placement.spec, self._mesh) for path, placement in self.placements.items()}
         self._model: Model = self._adapter.on_mesh(self._plain, self._mesh, layouts)
         variables = _stored(self._adapter.variables(self._model))

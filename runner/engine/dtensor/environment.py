@@ -15,6 +15,11 @@ def prepare_environment(config: RunConfig) -> None:
     Args:
       config: a checked config; its `engine.combine_all_reduces` overrides what the environment says.
     """
-    os.environ[_COMBINER] = "1" if config.engine.combine_all_reduces else "0"  # DTensor takes only "0" as off
+    merge_all_reduces(config.engine.combine_all_reduces is not False)
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's C++ log; its exceptions still arrive
+
+
+def merge_all_reduces(merges: bool) -> None:
+    """Says whether DTensor merges all-reduces. It reads that once, when the process's first mesh is made."""
+    os.environ[_COMBINER] = "1" if merges else "0"  # only "0" is off

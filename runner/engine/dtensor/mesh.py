@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -11,19 +12,20 @@ from runner import mesh
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
 from runner.engine.dtensor.arrays import layout_of
+from runner.engine.dtensor.environment import merge_all_reduces
 from runner.host import cores
 from runner.model.scope import Spec
 
 
-def configure(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
-    """Makes the logical devices and the DTensor mesh. Must be the process's first use of TensorFlow's devices.
+def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
+    """Makes the devices of a mesh. Must be the process's first use of TensorFlow's devices.
 
     Args:
       config: the mesh group, axes resolved.
       threads: threads for one operation; null divides the cores among the CPU devices.
 
     Returns:
-      The mesh, its axes in the config's order.
+      Their names, in the order of `make_mesh`.
 
     Raises:
       ConfigError: TensorFlow sees fewer devices of that kind.
@@ -42,7 +44,22 @@ def configure(config: MeshConfig, threads: int | None) -> dtensor.Mesh:
             allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
             mend="use mesh.device=cpu",
         )
-    return dtensor.create_mesh(list(config.axes.items()), devices=[f"{kind}:{i}" for i in range(count)])
+    return [f"{kind}:{i}" for i in range(count)]
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dtensor.Mesh:
+    """Makes DTensor's device and a mesh on it.
+
+    Args:
+      config: the mesh group, axes resolved.
+      devices: of `make_devices`.
+      merges: whether DTensor merges all-reduces in what it compiles from now on, if this is the process's first mesh.
+
+    Returns:
+      The mesh, its axes in the config's order.
+    """
+    merge_all_reduces(merges)
+    return dtensor.create_mesh(list(config.axes.items()), devices=list(devices))
 
 
 def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:

@@ -69,7 +69,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         # No mesh axis splits an example.
         self._whole_examples = not any(any(spec[1:]) for spec in self._array_specs.values())
 
-    def _make_mesh(self) -> None:
+    def _make_devices(self) -> None:
         if self._config.engine.compilation_cache:
             jax.config.update("jax_compilation_cache_dir", environment.cache_folder())
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

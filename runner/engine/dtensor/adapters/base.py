@@ -56,6 +56,10 @@ class ModelAdapter(Protocol):
         """Raises ConfigError for a plain model that no mesh can train."""
         ...
 
+    def batch_statistics(self, model: Model) -> int:
+        """Returns how many layers compute statistics of the batch."""
+        ...
+
     def whole(self, model: Model) -> set[str]:
         """Returns the paths of variables that operations need whole."""
         ...

@@ -93,11 +93,14 @@ class KerasAdapter:
         check_paths(paths, config.model)
         contract.check_cover(paths, model.weights, config.model, "tf_keras")
         for layer in model.submodules:
-            keeps = isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
-            if keeps and config.dataset.remainder == "pad":
+            if _normalizes_batches(layer) and config.dataset.remainder == "pad":
                 raise padding.refuse(f"the batch statistics of layer {layer.name}")
         if not self._blank:
             check_kept(model, paths, config, self._data)
+
+    def batch_statistics(self, model: tf_keras.Model) -> int:
+        """Returns how many batch normalisations train."""
+        return sum(_normalizes_batches(layer) for layer in model.submodules)
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that the layers' operations need whole, however they are stored."""
@@ -128,6 +131,10 @@ class KerasAdapter:
             model = build_model(builder, self._config, keras=tf_keras, **told)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         return model
+
+
+def _normalizes_batches(layer: tf.Module) -> bool:
+    return isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
 
 
 def _blank(make: Any, **told: Any) -> tf.Variable:
