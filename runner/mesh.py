@@ -36,11 +36,12 @@ def _accelerators(kind: str) -> int:
     return len([node for node in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)])
 
 
-def resolve_axes(config: MeshConfig) -> dict[str, int]:
+def resolve_axes(config: MeshConfig, machines: int = 1) -> dict[str, int]:
     """Checks the axes and settles a size of -1.
 
     Args:
       config: the mesh group.
+      machines: how many times this process's devices are there in all.
 
     Returns:
       Axis name to size, in order, every size at least 1.
@@ -71,7 +72,7 @@ def resolve_axes(config: MeshConfig) -> dict[str, int]:
                 allowed="a size of at least 1, or -1 for the rest of the devices",
                 mend=f"set mesh.axes.{name}=1 or more",
             )
-    devices = device_count(config)
+    devices = device_count(config) * machines
     if not devices:
         kind = device_kind(config)
         raise refuse("mesh.device", config.device, allowed=f"no {kind} is there", mend="set mesh.device=cpu")
@@ -103,6 +104,31 @@ def _fit(config: MeshConfig, devices: int) -> dict[str, int]:
             mend=f"set mesh.axes.{free[0]}={devices // fixed}",
         )
     return {name: devices // fixed if size == -1 else size for name, size in config.axes.items()}
+
+
+def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> list[int]:
+    """Returns the places along an axis that one process's devices have.
+
+    Args:
+      axes: mesh axis to size; devices are numbered row-major, and shared out to the processes in that order.
+      axis: one of them.
+      process: its number.
+      processes: how many there are.
+    """
+    own = size(axes) // processes
+    inner = math.prod(list(axes.values())[list(axes).index(axis) + 1 :])
+    return sorted({number // inner % axes[axis] for number in range(process * own, (process + 1) * own)})
+
+
+def crossing(axes: dict[str, int], processes: int) -> list[str]:
+    """Returns the axes along which neighbours may be in different processes; devices are numbered as in `columns`."""
+    own = size(axes) // processes
+    found, inner = [], 1
+    for name, count in reversed(axes.items()):
+        if count > 1 and own % (inner * count):
+            found.append(name)
+        inner *= count
+    return found[::-1]
 
 
 def size(axes: dict[str, int]) -> int:

@@ -24,6 +24,8 @@ from runner.config.schema import RunConfig
 from runner.host import paths
 from runner.host.late import late
 from runner.host.signals import current, interruption
+from runner.processes import begin as processes
+from runner.processes.team import ProcessError
 from runner.sweep import launch, member, resume, state
 from runner.training.checkpoint import arguments
 
@@ -67,6 +69,8 @@ def run_command(command: Command) -> int:
         error = raised.error if isinstance(raised, Refused) else raised
         if interruption(error) is not None or isinstance(error, BrokenPipeError):
             raise
+        if isinstance(error, ProcessError):
+            return _report(str(error), error.code, wants_traceback, error)
         if isinstance(error, DataError | EngineError | TrackingError):
             return _report(" ".join(str(error).split()), EXIT_FAILED, wants_traceback, error)
         return _report(one_line(error), EXIT_REFUSED, wants_traceback, error)
@@ -114,7 +118,8 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
             failures.append(error)
             return
         try:
-            command(begun.config, composed)
+            with processes.explained():
+                command(begun.config, composed)
         except ConfigError as error:
             failures.append(error)
             begun.withdraw()
@@ -138,5 +143,6 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
 def _report(line: str, code: int, wants_traceback: bool, error: Exception) -> int:
     if wants_traceback:
         print(secrets.scrub("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    print(f"error: {secrets.scrub(line)}", file=sys.stderr)
+    if processes.failed(line, own=code == EXIT_REFUSED):
+        print(f"error: {secrets.scrub(line)}", file=sys.stderr)
     return code

@@ -13,15 +13,29 @@ from pathlib import Path, PurePath
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.config.convert import convert
+from runner.config.convert import as_typed, convert, flatten, resolved
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
 from runner.config.secrets import hide_config
 from runner.host import folders
+from runner.host.versions import installed
+from runner.mesh import device_count, device_kind
+from runner.processes import begin as processes
+from runner.processes import launch, outputs
+from runner.processes.team import current
+from runner.sweep import member
+from runner.sweep.identity import code_version
+from runner.sweep.process import command_module
+from runner.training.checkpoint.arguments import restarted
 
 LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _DIR, _SUBDIR = "hydra.run.dir", "hydra.output_subdir"
+_TRAINS = "runner"
+_ALONE = ("runner.plan",)  # commands that compute nothing with the mesh
+_LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
+# What every process has its own of, or that only process 0 looks at.
+_OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.")
 
 
 class Refused(BaseException):  # Hydra turns what a callback raises into a warning, unless it is no Exception
@@ -69,6 +83,7 @@ class RunCallback(Callback):
 
         Raises:
           Refused: the one or the other is refused; nothing has been written.
+          SystemExit: this process has started those that run the command, and they have ended.
         """
         del kwargs
         try:
@@ -91,7 +106,50 @@ def begin(composed: DictConfig) -> Begun:
     subdir = composed.hydra.output_subdir
     if subdir is not None and not _is_inside(str(subdir)):
         raise refuse(_SUBDIR, subdir, allowed="a folder's name, or null", mend=f"drop it, or set {_SUBDIR}=.hydra")
-    return Begun(config, folders.claim(_DIR, directory(composed, _DIR)), None if subdir is None else str(subdir))
+    claim = None if command_module() in _ALONE else _joined(config, composed)
+    claim = claim or folders.claim(_DIR, directory(composed, _DIR))
+    if config.cluster.requeue and command_module() == _TRAINS:
+        try:
+            config = restarted(config, as_typed(composed.hydra.overrides.task))
+        except BaseException:
+            claim.withdraw([])
+            raise
+    return Begun(config, claim, None if subdir is None else str(subdir))
+
+
+def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
+    """Starts the processes of the config, or comes to them.
+
+    Returns:
+      The folder of this process: process 0's is the run's, and the others' lie below it; None where it is alone.
+    """
+    cluster = config.cluster
+    if processes.launches(cluster):
+        folders.check(_DIR, directory(composed, _DIR))
+        gpus = processes.local_gpus(device_count(config.mesh)) if device_kind(config.mesh) == "gpu" else []
+        raise SystemExit(launch.run(int(cluster.processes or 1), member.environment(), gpus))
+    if not processes.is_one_of_several(cluster):
+        return None
+    content = dict(flatten(resolved(config, without_hydra(composed))))
+    agrees = {key: value for key, value in content.items() if not key.startswith(_OWN)}
+    versions = {f"the version of {name}": version for name, version in installed(_LIBRARIES).items()}
+    devices = {"the number of devices": device_count(config.mesh)} if device_kind(config.mesh) != "cpu" else {}
+    asked = {key: getattr(config, key) for key in ("resume", "branch", "run")}
+    code = {"the version of the program, or of the config's own modules,": code_version(config)}
+    processes.join(cluster, {"the command": command_module(), **code, **versions, **devices, **asked, **agrees})
+    team, claims = current(), list[folders.Claim]()
+
+    def claimed() -> str:
+        claims.append(folders.claim(_DIR, directory(composed, _DIR)))
+        return str(claims[0].folder)
+
+    folder = Path(team.told("the run's folder", claimed))
+    if not claims:
+        with read_write(composed), open_dict(composed):
+            composed.hydra.run.dir = str(outputs.own_folder(folder, team))
+        claims.append(folders.claim(_DIR, outputs.own_folder(folder, team)))
+    outputs.part(claims[0].folder, team)
+    return claims[0]
 
 
 def begun() -> Begun:
@@ -102,6 +160,7 @@ def begun() -> Begun:
     """
     if not _begun:
         raise ConfigError("hydra.callbacks is refused: a run needs the callback `run`; leave hydra.callbacks as it is")
+    outputs.share_log(current())
     return _begun[0]
 
 

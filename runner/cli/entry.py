@@ -22,7 +22,7 @@ def _end(signum: int, _frame: object) -> None:
     os._exit(128 + signum)
 
 
-for _name in ("SIGINT", "SIGTERM", "SIGHUP"):
+for _name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
     if hasattr(_signal, _name) and _signal.getsignal(getattr(_signal, _name)) != _signal.SIG_IGN:
         _signal.signal(getattr(_signal, _name), _end)
 

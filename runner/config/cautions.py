@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from runner import mesh
 from runner.config.checks_values import as_float32, changed
-from runner.config.schema import OptimizerConfig, RunConfig
+from runner.config.schema import LayoutConfig, OptimizerConfig, RunConfig
 from runner.host import cores
+from runner.layout.axes import batch_axis
 from runner.optim.schedules import learning_rate
+from runner.processes import place
 
 _DEVICES_A_CORE = 8
 
@@ -22,6 +24,11 @@ def of_config(config: RunConfig) -> list[str]:
         found.append(
             f"{devices} virtual devices on {available} {'core' if available == 1 else 'cores'} show what a mesh "
             "computes, not how fast; choose a smaller mesh, or see with python -m runner.plan what a large one costs"
+        )
+    if config.cluster.name == "single" and (task := place.scheduled()) is not None:
+        found.append(
+            f"{task.found} started {task.count} tasks, each of which trains a run of its own; set cluster=auto, and "
+            "they are one run"
         )
     trainer = config.trainer
     idle = [
@@ -69,3 +76,27 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
             f"nothing; set a larger {key}.decay_steps, or a rate above 0 for it"
         ]
     return []
+
+
+def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
+    """Returns what the order of a mesh's axes costs where several processes share it out.
+
+    Along the axis that splits examples gradients are added up once a step; along others layers wait for each other.
+
+    Args:
+      config: checked.
+      axes: mesh axis to size.
+      processes: how many there are.
+    """
+    first = batch_axis(config, axes)
+    if first is None:
+        return []
+    ordered = {first: axes[first], **axes}
+    spared = [axis for axis in mesh.crossing(axes, processes) if axis not in mesh.crossing(ordered, processes)]
+    if not spared:
+        return []
+    shown = ",".join(f"{axis}:{count}" for axis, count in ordered.items())
+    return [
+        f"mesh axis {', '.join(spared)} crosses the {processes} processes, and in the order {{{shown}}} would not: "
+        f"the outermost axes cross first, so put {first} before the others"
+    ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner import layout, mesh
-from runner.config import checks_data, checks_engine, checks_optimizer, checks_sweep, checks_trainer
+from runner.config import checks_cluster, checks_data, checks_engine, checks_optimizer, checks_sweep, checks_trainer
 from runner.config.checks_values import finite, folder, numbers, one_of, positive, within
 from runner.config.errors import refuse
 from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingConfig
@@ -30,7 +30,8 @@ def check(config: RunConfig) -> None:
       ConfigError: the first thing found that cannot work.
     """
     checks_engine.check(config)
-    config.mesh.axes = mesh.resolve_axes(config.mesh)
+    config.mesh.axes = mesh.resolve_axes(config.mesh, checks_cluster.machines(config))
+    checks_cluster.check(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     checks_engine.check_builder(config)
@@ -41,7 +42,7 @@ def check(config: RunConfig) -> None:
     positive("verify.steps", config.verify.steps)
     within("verify.seconds", config.verify.seconds, 0.0, math.inf)
     _check_tracking(config.tracking)
-    for key in ("bandwidth_gb_s", "gflops"):
+    for key in ("bandwidth_gb_s", "network_gb_s", "gflops"):
         within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if config.export.folder is not None and not config.export.folder.strip():
         raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")

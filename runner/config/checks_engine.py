@@ -7,6 +7,7 @@ from runner.config.errors import refuse
 from runner.config.schema import EngineConfig, RunConfig
 from runner.engine.registry import ENGINES, check_installed
 from runner.model import target
+from runner.processes import place
 
 _MOST_THREADS = 1024
 
@@ -67,7 +68,18 @@ def _check_precision(config: RunConfig) -> None:
             raise refuse(key, precision, allowed=allowed, mend=mend)
 
 
+def _check_processes(config: RunConfig) -> None:
+    key, other = "against.processes", config.against.processes
+    if other is None:
+        return
+    if other != 1:
+        raise refuse(key, other, allowed="1, or null", mend=f"set {key}=1")
+    if place.count(config.cluster) == 1:
+        raise refuse(key, other, allowed="a run in several processes", mend="set cluster=local too, or leave it out")
+
+
 def _check_against(config: RunConfig) -> None:
+    _check_processes(config)
     key, other = "against.engine", config.against.engine
     if other is None:
         return

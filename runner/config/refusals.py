@@ -220,7 +220,15 @@ def _unknown_key(key: str) -> str:
         return f"{given} is refused: {key} does not take this; write {key}=<value>, or +{key}.<key>=<value>"
     allowed = f"keys of {parent} are" if parent and siblings else "groups are"
     names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
-    return f"{given} is refused: no such key; {allowed} {names}; {_nearest(key)}"
+    with_it = _options_with(parent, key.rpartition(".")[2])
+    mend = f"set {parent}={' or '.join(with_it)}, which has it" if with_it else _nearest(key)
+    return f"{given} is refused: no such key; {allowed} {names}; {mend}"
+
+
+def _options_with(group: str, key: str) -> list[str]:
+    """Returns the options of a group, if it is one, that have a key."""
+    files = [(name, paths.conf_dir() / group / f"{name}.yaml") for name in options_of(group)] if group else []
+    return [name for name, file in files if file.is_file() and key in list(OmegaConf.load(file))]
 
 
 def key_paths(config: DictConfig) -> list[str]:

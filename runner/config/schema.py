@@ -67,6 +67,32 @@ class MeshConfig:
 
 
 @dataclass
+class ClusterConfig:
+    """The processes that share a mesh; its sizes are of all of them together.
+
+    Attributes:
+      name: `single`, `local` (started by the command, on this machine), `auto` (found in the variables of Slurm, Open
+        MPI, torchrun or Kubernetes) or `explicit` (told by the keys below).
+      processes: how many.
+      index: which one this is, from 0.
+      coordinator: `host:port` of process 0.
+      interface: network interface or address that this process is reached at; null: the one that leads to process 0.
+      timeout: longest wait in a collective, in seconds.
+      start_timeout: seconds within which all processes must have come.
+      requeue: a Slurm job that is about to end asks to be queued again, and goes on as the same run.
+    """
+
+    name: str = "single"
+    processes: int | None = None
+    index: int | None = None
+    coordinator: str | None = None
+    interface: str | None = None
+    timeout: float = 600.0
+    start_timeout: float = 120.0
+    requeue: bool = False
+
+
+@dataclass
 class RuleConfig:
     """One layout rule, with either `spec` or `shard`.
 
@@ -216,9 +242,11 @@ class AgainstConfig:
 
     Attributes:
       engine: another engine, on the same mesh and layout; null: one device.
+      processes: 1: a run in several processes is also held against one process that holds the whole mesh.
     """
 
     engine: str | None = None
+    processes: int | None = None
 
 
 @dataclass
@@ -266,10 +294,12 @@ class PlanConfig:
 
     Attributes:
       bandwidth_gb_s: GB/s that one device sends to its neighbour; null: by device type.
+      network_gb_s: GB/s that one device sends to a device of another process; null: by device type.
       gflops: 1e9 floating-point operations a second of one device; null: by device type.
     """
 
     bandwidth_gb_s: float | None = None
+    network_gb_s: float | None = None
     gflops: float | None = None
 
 
@@ -309,6 +339,7 @@ class RunConfig:
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     layout: LayoutConfig = field(default_factory=LayoutConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -45,6 +45,11 @@ class Prefetcher(Generic[Item, Placed]):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody takes what is made any more."""
+        return self._stopped.is_set()
+
     def start(self) -> Self:
         """Starts the thread, once; whoever calls this closes what he got."""
         if self._thread.ident is None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
-VARIABLE = "RUNNER_CORES"  # set for jobs that run beside others
+VARIABLE = "RUNNER_CORES"  # set for jobs and processes that run beside others
 
 
 def available() -> int:
-    """Returns the run's share of the cores: what its sweep gave it, else all of the machine's."""
+    """Returns the run's share of the cores: what its sweep or launcher gave it, else all that it may run on."""
     given = os.environ.get(VARIABLE, "")
-    return int(given) if given.isdigit() and int(given) else os.cpu_count() or 1
+    if given.isdigit() and int(given):
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

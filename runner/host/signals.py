@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
-SIGNALS = (signal.SIGINT, signal.SIGTERM, *([_HANGUP] if _HANGUP else []))
-_TOGETHER_S = 1.0  # a wrapper passes on what the terminal has sent already: such signals are one
+_SOON = getattr(signal, "SIGUSR1", None)  # which a scheduler may send ahead of a job's end
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([_HANGUP] if _HANGUP else []), *([_SOON] if _SOON else []))
+TOGETHER_S = 1.0  # a wrapper passes on what the terminal has sent already: such signals are one
 _AGAIN_S = 0.05
 
 
@@ -72,7 +73,7 @@ class StopRequest:
     @property
     def just_now(self) -> bool:
         """Whether one came so lately that another would be the same."""
-        return self.requested and time.monotonic() - self._came < _TOGETHER_S
+        return self.requested and time.monotonic() - self._came < TOGETHER_S
 
     @property
     def signum(self) -> int | None:
@@ -102,6 +103,14 @@ class StopRequest:
             yield
         finally:
             self.deferred = before
+
+
+_last: list[Callable[[int], None]] = []
+
+
+def at_exit(end: Callable[[int], None]) -> None:
+    """Has something done in place of the command's exit; it takes the exit code, and ends the process."""
+    _last[:] = [end]
 
 
 _process: list[StopRequest] = []  # that of the command that this process runs
@@ -184,11 +193,16 @@ def _leave(code: object, *, just_now: bool) -> NoReturn:
       just_now: whether a signal ends the command, which may come once more.
     """
     with suppress(OSError):
+        if isinstance(code, str):  # as `sys.exit` says it
+            print(code, file=sys.stderr)
+            code = 1
         sys.stdout.flush()
         sys.stderr.flush()
     for signum in SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.SIG_IGN if just_now else lambda number, _: os._exit(128 + number))
+    for end in _last:
+        end(code if isinstance(code, int) else int(code is not None))
     sys.exit(code)  # type: ignore[arg-type]
 
 

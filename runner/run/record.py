@@ -13,6 +13,7 @@ from runner.config.convert import choices, flatten
 from runner.config.errors import EngineError, Interrupted, TrackingError
 from runner.config.schema import RunConfig, TaskConfig
 from runner.host.signals import current, interruption
+from runner.processes import begin as processes
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.task import metric_directions
@@ -63,9 +64,17 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
     """
     status: Status = "FAILED"
     kept = True
+
+    def ended(why: str, signum: int | None) -> None:  # in another thread, as this one is stuck
+        tracker.set_tags({ENDED: why})
+        tracker.finish("KILLED" if signum else "FAILED")
+
+    taken_back = processes.on_end(ended)
     try:
         current().raise_if_requested()  # it may have come while the run was opened
-        yield tracker
+        with processes.explained():
+            yield tracker
+        processes.finish_together()  # one that is gone, or stopped, may have had something to do yet
         current().raise_if_requested()
         status = "FINISHED"
     except BaseException as error:
@@ -80,6 +89,8 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
             tracker.set_tags({ENDED: str(error)})
         raise
     finally:
+        processes.begin_leaving()
+        taken_back()
         kept = tracker.finish(status)
         for line in tracker.describe():
             console.print(line, soft_wrap=True, markup=False)

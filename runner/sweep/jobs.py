@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from runner.config.names import varied_name
+from runner.host.signals import SIGNALS
 
 JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
 GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
@@ -100,7 +102,7 @@ def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
     if exit_code == 2:
         return Outcome("refused", 2, seconds, error)
     signum = -exit_code if exit_code < 0 else exit_code - 128
-    if signum in (1, 2, 9, 15):
+    if signum in (signal.SIGKILL, *SIGNALS):
         return Outcome("killed", exit_code, seconds, f"ended by signal {signum}")
     if signum > 0:
         return Outcome("failed", exit_code, seconds, f"the process was aborted by signal {signum}")

@@ -16,11 +16,12 @@ from pathlib import Path
 from runner.config.errors import TrackingError
 from runner.config.names import varied_name
 from runner.host.outputs import append_whole, spared
+from runner.processes.launch import LAUNCHER_VARIABLE
+from runner.processes.team import current
 from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
 _VARIABLE, _VARIED = "RUNNER_SWEEP_JOB", "varied."
 JOB_TAG = "runner.sweep.job"
-LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started the job, whose end ends it
 _PR_SET_PDEATHSIG = 1
 _PARENT_S = 180.0
 VALUES_FILE = "values.jsonl"
@@ -108,6 +109,11 @@ def join() -> None:
             sys.exit(128 + signal.SIGTERM)
 
 
+def environment() -> dict[str, str]:
+    """Returns the variable that hands this process's membership to those that run the job in its place, if it has."""
+    return _joined[0].environment() if _joined else {}
+
+
 def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
     return _joined[0] if _joined else None
@@ -129,7 +135,7 @@ def reporting(log: LogPoints, folder: Path) -> LogPoints:
       folder: the job's.
     """
     member = membership()
-    if member is None or member.report is None:
+    if member is None or member.report is None or not current().is_first:
         return log
     metric, path = member.report, folder / VALUES_FILE
     unwritten: list[str] = []

@@ -16,12 +16,12 @@ from typing import IO
 
 from runner.host.outputs import append_whole, spared
 from runner.host.signals import SIGNALS
+from runner.processes.launch import AS_TYPED, LAUNCHER_VARIABLE
+from runner.processes.place import scheduled
 from runner.sweep.jobs import OUTCOME_FILE, Outcome, outcome_of
-from runner.sweep.member import LAUNCHER_VARIABLE
 
 LOG_FILE = "job.log"
 STOP_FILE = "stop"  # made by a launcher elsewhere that wants the job to end
-_FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR", "")  # as the user has it; the command sets it for itself
 _LAST_WORDS_S = 2.0  # wait for output of a process that has ended; its own children may hold the pipe open
 
 
@@ -52,16 +52,17 @@ def command_module() -> str:
 class JobProcess:
     """A started job. It has a session of its own, so that a terminal's Ctrl-C reaches only the launcher."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, log: str = LOG_FILE) -> None:
         command.folder.mkdir(parents=True, exist_ok=True)
         self._command, self._began = command, time.monotonic()
+        self._log = command.folder / log
         self._error = ""
         self._process = subprocess.Popen(
             command.arguments,
             env={
                 **os.environ,
                 "PYTHONUNBUFFERED": "1",
-                "HYDRA_FULL_ERROR": _FULL_ERROR,
+                **AS_TYPED,
                 LAUNCHER_VARIABLE: str(os.getpid()),
                 **command.environment,
             },
@@ -106,7 +107,7 @@ class JobProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        log, broken = self._command.folder / LOG_FILE, False
+        log, broken = self._log, False
         with suppress(OSError):
             log.write_bytes(b"")
         for line in self._process.stdout:  # to its end, whatever becomes of the log: a full pipe would hold the job
@@ -129,7 +130,8 @@ def _show(line: str, prefix: str | None, out: IO[str]) -> None:
 def run_to_end(command: Command) -> Outcome:
     """Runs a job where this process is, as on a cluster's node, and leaves its outcome in its folder.
 
-    A signal that ends a command, or a file `stop` in the folder, ends the job cleanly.
+    A signal that ends a command, or a file `stop` in the folder, ends the job cleanly. Where a scheduler runs it in
+    several processes, each runs one of the job's, and the first leaves the outcome.
 
     Args:
       command: what to run.
@@ -140,7 +142,8 @@ def run_to_end(command: Command) -> Outcome:
     Raises:
       KeyboardInterrupt: a signal came; the job has ended.
     """
-    job, signals = JobProcess(command), []
+    place = scheduled()
+    job, signals = JobProcess(command, f"job-{place.index}.log" if place and place.index else LOG_FILE), []
     before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in SIGNALS}
     stopped = False
     try:
@@ -152,8 +155,9 @@ def run_to_end(command: Command) -> Outcome:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-    with spared(str(command.folder / OUTCOME_FILE)):
-        outcome.write(command.folder)
+    if place is None or place.index == 0:
+        with spared(str(command.folder / OUTCOME_FILE)):
+            outcome.write(command.folder)
     if signals:
         raise KeyboardInterrupt
     return outcome

@@ -30,6 +30,7 @@ from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, wri
 from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
+from runner.sweep.tasks import check_tasks, expected
 from runner.tracking import uri
 from runner.training.checkpoint.arguments import folder_of, key_of
 
@@ -223,7 +224,9 @@ class Sweep:
                 (job.folder / left).unlink(missing_ok=True)
             with open_dict(composed):
                 del composed["hydra"]
-            config = convert(composed)
+            with expected(self._master.hydra.launcher):
+                config = convert(composed)
+                check_tasks(self._master.hydra.launcher, config.cluster)
         except Exception as error:  # ours or Hydra's own: the other jobs may be right
             self.ledger.add(job, Outcome("refused", 2, note=one_line(error)))
             return None

@@ -6,14 +6,17 @@ Imports neither NumPy nor what reads checkpoints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.config import renamed
 from runner.config.errors import ConfigError, refuse
-from runner.config.schema import CheckpointConfig
+from runner.config.schema import CheckpointConfig, RunConfig
 from runner.host.late import late
 from runner.host.paths import outputs_dir
+from runner.processes import requeue
+from runner.processes.team import current
 
 if TYPE_CHECKING:
     from runner.training.checkpoint import recorded, runs, signature
@@ -58,10 +61,42 @@ def expand(arguments: Sequence[str]) -> list[str]:
     found, step = runs.find(key, wanted, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
     keys = [key_of(argument) for argument in typed]
+    if key == "run":
+        keys.append("cluster")  # what evaluates or exports a run need not be spread as the run was
     record = recorded.Record(key, str(found.folder), signature.is_own(found.run, found.record))
     taken = record.checked(without(found.record["overrides"], keys))
     reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
     return [*taken, *typed, f"{key}='{reference}'"]
+
+
+def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
+    """Returns the config of a job that may be queued again: where it was, it goes on with the run that it began.
+
+    The same command line has begun that run, so it wins over what that says to resume or to branch from.
+
+    Args:
+      config: checked, with `cluster.requeue`.
+      command: the overrides as typed.
+
+    Raises:
+      ConfigError: Slurm would not queue the job again.
+      SystemExit: that run has finished.
+    """
+    job, team = requeue.job(), current()
+    if job is None:
+        return config
+
+    def find() -> list[Any]:
+        requeue.check(job)
+        run = runs.of_job(folder_of(config.trainer.checkpoint), job, command) if job.restarts else None
+        return [run.folder.as_posix(), bool(run.record.get("finished"))] if run else ["", False]
+
+    folder, finished = team.told("the run that the job goes on with", find)
+    if finished:
+        if team.is_first:
+            print(f"job {job.name} has finished this run before it was queued again: {folder}", flush=True)
+        raise SystemExit(0)
+    return replace(config, resume=folder, branch=None) if folder else config
 
 
 def without(overrides: object, keys: Sequence[str]) -> object:

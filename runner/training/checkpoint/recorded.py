@@ -27,7 +27,13 @@ _CODE = {  # keys whose values are import paths
     *(("task", _TARGET), ("task", "maximize"), ("task", "minimize")),
 }
 _FREE = (ModelConfig, DatasetConfig, TaskConfig)  # groups that have, beside their own keys, those of what they call
-_ELSEWHERE = {("tracking", "uri"), ("dataset", "data_dir"), ("dataset", "path"), ("export", "folder")}
+_ELSEWHERE = {
+    ("cluster", "coordinator"),
+    ("tracking", "uri"),
+    ("dataset", "data_dir"),
+    ("dataset", "path"),
+    ("export", "folder"),
+}
 _BESIDE = ("trainer", "checkpoint", "folder")  # a run that goes on saves where it lies, whatever is recorded
 _WORDS = ("resume", "branch", "run")  # what a command line names a run by, and no record does
 _PLAIN = re.compile(r"\w[\w-]*(\.[\w-]+)*")

@@ -8,19 +8,20 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.config.errors import ConfigError, refuse
 from runner.host.lock import HeldError, locked_at_once
+from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import best as best_record
 from runner.training.checkpoint import lineage, signature, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
-from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text
+from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
 from runner.training.past import check_arrays
 
 _RECORD, _LOCK = "run.json", "run.lock"
@@ -33,7 +34,7 @@ class SavedRun:
 
     Attributes:
       folder: holds one folder a checkpoint.
-      record: run id, name, overrides, process, time of the start.
+      record: run id, name, overrides, process, time of the start, and the job that goes on with it if it starts again.
     """
 
     folder: Path
@@ -50,7 +51,15 @@ class SavedRun:
         return self.run if self.record["tracked"] else None
 
 
-def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str], name: str | None = None) -> SavedRun:
+def register(
+    folder: Path,
+    run: str,
+    *,
+    tracked: bool,
+    overrides: Sequence[str],
+    name: str | None = None,
+    job: Mapping[str, Any] | None = None,
+) -> SavedRun:
     """Notes a run that will save, and the process that it runs in.
 
     Args:
@@ -59,6 +68,7 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str],
       tracked: whether the id is a tracking store's.
       overrides: the command line, without `resume`.
       name: of the run's own folder; null: the id. A folder that was copied elsewhere may have another.
+      job: `requeue.Job.note` of the job that goes on with the run when it starts again; null: there is none.
 
     Raises:
       OSError: the disk is full, or can't be written.
@@ -73,6 +83,7 @@ def register(folder: Path, run: str, *, tracked: bool, overrides: Sequence[str],
         signature.FIELD: signature.sign(run, list(overrides)),
         "process": process.identity(),
         "started": time.time(),
+        **({"job": dict(job)} if job else {}),
     }
     _write(own, record)
     return SavedRun(own, record)
@@ -123,6 +134,23 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
         raise refuse(key, wanted, allowed=_allowed(saved, folder, many=len(matches) > 1), mend=mend)
     run = matches[0]
     return run, _step(key, wanted, run, at) if at else None
+
+
+def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
+    """Returns the run that an earlier start of a job began, one that has not finished before one that has.
+
+    Args:
+      folder: where runs keep their checkpoints.
+      job: that has started again.
+      command: the overrides as typed.
+    """
+    found = []
+    for path in folder.glob(f"*/{_RECORD}"):
+        with suppress(DamagedError):  # resume names it
+            if (run := _read(path.parent)) is not None and job.began(run.record.get("job"), command):
+                found.append(run)
+    order = [(bool(run.record.get("finished")), float(run.record["started"]), run) for run in found]
+    return min(order, key=lambda one: one[:2])[2] if order else None
 
 
 def _matching(
@@ -190,6 +218,11 @@ def _read(folder: Path) -> SavedRun | None:
             text(argument, "overrides")
         for name, value in mapping(record["process"], "process").items():
             text(value, f"process.{name}")
+        if "job" in record:
+            job = mapping(record["job"], "job", ("id", "restarts", "command"))
+            whole(job["restarts"], "job.restarts")
+            for name in ("id", "command"):
+                text(job[name], f"job.{name}")
     except MisfitError as error:
         raise DamagedError(f"{path} is not as it was written: {error}") from error
     return SavedRun(folder.absolute(), record)
@@ -300,8 +333,10 @@ def check_not_running(key: str, run: SavedRun) -> None:
     Raises:
       ConfigError: it is, or it may be: it is another machine's.
     """
-    there = run.record["process"]
+    there, job = run.record["process"], requeue.job()
     if there == process.identity() or run.record.get("ended") or process.is_gone(there):
+        return
+    if job is not None and job.has_ended(run.record.get("job")):
         return
     raise ConfigError(
         f"{key}={run.run} is refused: process {there.get(process.PID)} on {there.get(process.HOST)} still runs it, or "

@@ -1,0 +1,53 @@
+"""Checks of `cluster`, by itself and against the mesh; see `runner.config.checks`."""
+
+from __future__ import annotations
+
+import os
+
+from runner import mesh
+from runner.config.errors import refuse
+from runner.config.schema import RunConfig
+from runner.processes import place
+
+
+def check(config: RunConfig) -> None:
+    """Checks the group, and that the processes share the mesh's devices out evenly; axes are resolved.
+
+    Raises:
+      ConfigError: the first thing found that cannot work.
+    """
+    count, devices = place.count(config.cluster), mesh.size(config.mesh.axes)
+    if devices % count:
+        raise refuse(
+            "cluster.processes",
+            count,
+            allowed=f"a divisor of the mesh's {devices} devices ({mesh.describe(config.mesh.axes)})",
+            mend=f"set cluster.processes={_divisor(devices, count)}, or another mesh",
+        )
+    if config.cluster.requeue:
+        if "SLURM_JOB_ID" not in os.environ and not place.is_presumed():
+            raise refuse(
+                "cluster.requeue", True, allowed="a job of Slurm's, and this is none", mend="leave cluster.requeue out"
+            )
+        if not config.trainer.checkpoint.enabled:
+            raise refuse(
+                "cluster.requeue",
+                True,
+                allowed="a run that saves checkpoints, which it goes on from",
+                mend="set trainer.checkpoint.enabled=true",
+            )
+    if count > 1 and config.mesh.device == "tpu":
+        raise refuse("cluster.processes", count, allowed="1 on TPUs", mend="use cluster=single")
+
+
+def machines(config: RunConfig) -> int:
+    """Returns how many times this process's devices are there in all.
+
+    Processes of `cluster=local` share this machine's devices; our launcher has dealt the accelerators out to them.
+    """
+    count, shares = place.count(config.cluster), config.cluster.name == "local"
+    return 1 if shares and (mesh.device_kind(config.mesh) == "cpu" or place.told() is None) else count
+
+
+def _divisor(devices: int, count: int) -> int:
+    return max(each for each in range(1, min(devices, count) + 1) if devices % each == 0)
