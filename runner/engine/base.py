@@ -99,6 +99,25 @@ class Shard:
     whole: tuple[int, ...]
 
 
+def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> Array:
+    """Returns a part of a whole array; of a state that is read in parts, as a checkpoint, no more is read.
+
+    Args:
+      state: path -> whole array; one that is read in parts has `part(path, index)`.
+      path: of the array.
+      index: a slice a dim.
+    """
+    read = getattr(state, "part", None)
+    found: Array = read(path, index) if read else state[path][index]
+    return found
+
+
+def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
+    """Returns the shape of a whole array; of a state that is read in parts, without reading any."""
+    read = getattr(state, "shape", None)
+    return tuple(read(path) if read else state[path].shape)
+
+
 @dataclass(frozen=True)
 class VariableInfo:
     """One variable as it lies on the devices.
@@ -264,15 +283,18 @@ class Engine(Protocol):
         ...
 
     def state(self) -> dict[str, Array]:
-        """Returns whole host arrays by canonical path: variables and slots."""
+        """Returns whole host arrays by canonical path: variables and slots. All processes must ask for them."""
         ...
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of variables and slots by canonical path, each in its different pieces."""
+        """Returns host copies of variables and slots by canonical path, each in its different pieces.
+
+        Of several processes each has its own; together they are every piece once.
+        """
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole host arrays; every path of `state()` must be there."""
+        """Sets variables and slots from whole arrays, see `part_of`; every path of `state()` must be there."""
         ...
 
     def plain_model(self) -> Any:

@@ -14,7 +14,7 @@ from runner import layout
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
-from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches
+from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches, shape_of
 from runner.layout.inputs import input_specs
 from runner.task.base import Evaluation
 
@@ -77,7 +77,7 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _assign(self, values: Mapping[str, Array]) -> None:
-        """Sets all variables and slots from whole host arrays of their shapes and dtypes."""
+        """Sets all variables and slots from whole arrays of their shapes, see `runner.engine.base.part_of`."""
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
         """Lets the model compute with the averages of its weights, where the run keeps them."""
@@ -107,9 +107,9 @@ class MeshEngine(Engine, Generic[T]):
         if set(own) != set(state):
             raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
         for path, info in own.items():
-            if info.shape != state[path].shape:
-                raise ValueError(f"{path} has shape {info.shape}, the state has {state[path].shape}")
-        self._assign({path: state[path].astype(info.dtype) for path, info in own.items()})
+            if info.shape != shape_of(state, path):
+                raise ValueError(f"{path} has shape {info.shape}, the state has {shape_of(state, path)}")
+        self._assign(state)
 
     def _per_step(self, found: Iterable[Collective]) -> list[Collective]:
         """Returns what a step communicates, of what each of its micro-batches does."""

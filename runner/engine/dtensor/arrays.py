@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import DTypeLike
 from tensorflow.experimental import dtensor
 
 from runner.data.base import Array
-from runner.engine.base import Shard
+from runner.engine.base import Shard, part_of, shape_of
+from runner.engine.dtensor import processes
 from runner.engine.dtensor.variable_reads import read_stored
 
 
@@ -19,10 +21,17 @@ def layout_of(spec: Sequence[str | None], mesh: dtensor.Mesh) -> dtensor.Layout:
 
 
 def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
-    """Splits a host array over the mesh, whatever dims the layout shards, multi-client meshes included.
+    """Splits a host array over the mesh; see `pack_part`."""
+    return pack_part({"": array}, "", array.dtype, layout)
+
+
+def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: dtensor.Layout) -> tf.Tensor:
+    """Splits a whole array over the mesh, whatever dims the layout shards; of several processes each reads its parts.
 
     Args:
-      array: whole array; every sharded dim must be divisible by its axis.
+      state: of which the array is one, see `runner.engine.base.part_of`.
+      path: of it; every sharded dim must be divisible by its axis.
+      dtype: of the result.
       layout: DTensor layout of the array's rank.
 
     Returns:
@@ -31,22 +40,29 @@ def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
     Raises:
       ValueError: a dim that its axis does not divide.
     """
-    mesh, specs = layout.mesh, layout.sharding_specs
-    for dim, spec in zip(array.shape, specs, strict=True):
+    mesh, specs, shape = layout.mesh, layout.sharding_specs, shape_of(state, path)
+    for dim, spec in zip(shape, specs, strict=True):
         if spec != dtensor.UNSHARDED and dim % mesh.dim_size(spec):
             raise ValueError(f"axis {spec!r} of size {mesh.dim_size(spec)} does not divide a dim of {dim}")
     sizes = [
         dim if spec == dtensor.UNSHARDED else dim // mesh.dim_size(spec)
-        for dim, spec in zip(array.shape, specs, strict=True)
+        for dim, spec in zip(shape, specs, strict=True)
     ]
-    pieces = [array[_slices(sizes, layout, place)] for place in mesh.local_device_locations()]
-    return dtensor.pack([np.array(piece, order="C") for piece in pieces], layout)  # copies, of rank 0 too
+    pieces = [part_of(state, path, _slices(sizes, layout, place)) for place in mesh.local_device_locations()]
+    return dtensor.pack([np.array(piece, dtype, order="C") for piece in pieces], layout)  # copies, of rank 0 too
 
 
 def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
-    """Returns the whole host array of a DTensor or DVariable, put together from its shards (single-client meshes)."""
+    """Returns the whole host array of a DTensor or DVariable, put together from its shards.
+
+    What lies in several processes is gathered; all of them must ask for it.
+    """
     value = read_stored(tensor) if isinstance(tensor, tf.Variable) else tensor
     layout = dtensor.fetch_layout(value)
+    if any(spec != dtensor.UNSHARDED for spec in layout.sharding_specs) and not processes.is_here(layout.mesh):
+        layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
+        value = dtensor.relayout(value, layout)
+    processes.wait_for_devices(layout.mesh)
     whole: Array = np.empty(tuple(value.shape), value.dtype.as_numpy_dtype)
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
         whole[_slices(shard.shape, layout, place)] = shard.numpy()
@@ -54,14 +70,14 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
 
 
 def shards(value: tf.Tensor) -> list[Shard]:
-    """Returns the different pieces of a DTensor, copied from the first device that holds each."""
+    """Returns the different pieces of a DTensor, copied from the first device that holds each, if it is here."""
     layout, whole = dtensor.fetch_layout(value), tuple(value.shape)
-    found: dict[tuple[int, ...], Shard] = {}
+    processes.wait_for_devices(layout.mesh)
+    found = []
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
-        start = _start(shard.shape, layout, place)
-        if start not in found:
-            found[start] = Shard(start, np.array(shard.numpy()), whole)
-    return list(found.values())
+        if not any(at for axis, at in place.items() if axis not in layout.sharding_specs):
+            found.append(Shard(_start(shard.shape, layout, place), np.array(shard.numpy()), whole))
+    return found
 
 
 def _start(shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[int, ...]:

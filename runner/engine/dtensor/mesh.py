@@ -11,14 +11,16 @@ from tensorflow.experimental import dtensor
 from runner import mesh
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
+from runner.engine.dtensor import processes
 from runner.engine.dtensor.arrays import layout_of
 from runner.engine.dtensor.environment import merge_all_reduces
 from runner.host import cores
 from runner.model.scope import Spec
+from runner.processes.team import current
 
 
 def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
-    """Makes the devices of a mesh. Must be the process's first use of TensorFlow's devices.
+    """Makes this process's devices of a mesh. Must be the process's first use of TensorFlow's devices.
 
     Args:
       config: the mesh group, axes resolved.
@@ -31,7 +33,8 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
       ConfigError: TensorFlow sees fewer devices of that kind.
       RuntimeError: TensorFlow's devices were already made (from TensorFlow).
     """
-    kind, count = mesh.device_kind(config).upper(), mesh.size(config.axes)
+    team = current()
+    kind, count = mesh.device_kind(config).upper(), mesh.size(config.axes) // team.count
     physical = tf.config.list_physical_devices(kind)
     if kind == "CPU":
         logical = [tf.config.LogicalDeviceConfiguration()] * count
@@ -44,6 +47,7 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
             allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
             mend="use mesh.device=cpu",
         )
+    processes.connect(team, kind)
     return [f"{kind}:{i}" for i in range(count)]
 
 
@@ -59,6 +63,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dt
       The mesh, its axes in the config's order.
     """
     merge_all_reduces(merges)
+    if current().count > 1:
+        return dtensor.create_distributed_mesh(list(config.axes.items()), device_type=devices[0].partition(":")[0])
     return dtensor.create_mesh(list(config.axes.items()), devices=list(devices))
 
 

@@ -46,6 +46,15 @@ def function_names() -> frozenset[str]:
     return frozenset(str(name) for name in context.context().list_function_names())
 
 
+def wait_for_devices() -> None:
+    """Waits for what was started, and lets other threads run meanwhile.
+
+    Without it `dtensor.unpack` waits and holds the interpreter's lock, so that process 0 can't answer the process that
+    its own collective waits for.
+    """
+    context.async_wait()
+
+
 def function_nodes(name: str) -> dict[str, NodeDef]:
     """Returns the nodes of one of TensorFlow's functions by name; without it as `function_names`."""
     return {node.name: node for node in context.context().get_function_def(name).node_def}

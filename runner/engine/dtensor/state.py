@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner.data.base import Array
-from runner.engine.dtensor.arrays import pack, zeros
+from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
 from runner.model.contract import Constraint
 from runner.optim.paths import ema_path, slot_path
@@ -48,10 +48,11 @@ class State:
         return {path: variable for path, variable in self.variables.items() if path not in set(self.trainable)}
 
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Sets what a checkpoint holds from whole host arrays, by path."""
+        """Sets what a checkpoint holds from whole arrays by path, see `runner.engine.base.part_of`."""
         saved = self.saved
-        for path, value in values.items():
-            saved[path].assign(pack(value, saved[path].layout))
+        for path in values:
+            variable = saved[path]
+            variable.assign(pack_part(values, path, variable.dtype.as_numpy_dtype, variable.layout))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

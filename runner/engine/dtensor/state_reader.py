@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -37,11 +36,12 @@ class StateReader:
         """Returns host copies of the variables, each in its different pieces."""
         together, others = self._read()
         found = {path: shards(value) for path, value in zip(self._others, others, strict=True)}
-        start, vector = 0, shards(together[0])[0].array if together else np.zeros(0, np.float32)
+        start, vectors = 0, shards(together[0]) if together else []  # of several processes the first one's alone
         for path in self._whole:
             shape = tuple(self._variables[path].shape.as_list())
             size = math.prod(shape)
-            found[path] = [Shard((0,) * len(shape), vector[start : start + size].reshape(shape), shape)]
+            parts = [vector.array[start : start + size].reshape(shape) for vector in vectors]
+            found[path] = [Shard((0,) * len(shape), part, shape) for part in parts]
             start += size
         return {path: found[path] for path in self._variables}
 

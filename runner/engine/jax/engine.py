@@ -36,7 +36,7 @@ from runner.engine.base import (
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, randomness
+from runner.engine.jax import environment, mesh, processes, randomness
 from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, program_cost
@@ -52,6 +52,7 @@ from runner.engine.jax.step import Arrays, Shardings, Step
 from runner.layout import Spec
 from runner.optim import rules
 from runner.optim.paths import ema_path
+from runner.processes.team import current
 
 T = TypeVar("T")
 
@@ -130,11 +131,15 @@ class JaxEngine(MeshEngine[jax.Array]):
         )
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         looped = self._mode.loop_on_device
-        sums = (self._lie_stacked if looped else self._lies)[WEIGHT]
+        alone = self._whole.is_fully_addressable  # else each device gets whole what the hosts read of a call
+        sums = (self._lie_stacked if looped else self._lies)[WEIGHT] if alone or not looped else self._whole
         placed = (self._tree.shardings, sums, self._whole)
         self._train = jax.jit(step.many if looped else step.step, donate_argnums=0, out_shardings=placed)
         examples = self._lies[WEIGHT]
-        self._evaluated = jax.jit(step.evaluated, out_shardings=(examples, self._whole, examples))
+        seen = examples if alone else self._whole
+        self._evaluated = jax.jit(step.evaluated, out_shardings=(seen, self._whole, examples))
+        self._stack = jax.jit(jnp.stack, out_shardings=self._whole)
+        self._gather = jax.jit(lambda values: values, out_shardings=self._whole)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
 
@@ -183,7 +188,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _placed(self, batches: HostBatches, microbatches: int) -> PlacedBatches:
         arrays = cut(batches, microbatches)
-        placed = jax.device_put(arrays, {name: self._lie_stacked[name] for name in arrays})
+        placed = processes.placed_all(arrays, self._lie_stacked)
         return PlacedBatches(placed, batches.weights, batches.steps)
 
     def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
@@ -218,8 +223,15 @@ class JaxEngine(MeshEngine[jax.Array]):
         for index in range(batches.steps * self._microbatches):
             self._state, *row = self._run(program, self._state, *arguments, np.int32(index))
             rows.append((row[0], row[1]))
-        sums = {name: [row[name] for row, _ in rows] for name in rows[0][0]}
+        sums = {name: self._stacked([row[name] for row, _ in rows]) for name in rows[0][0]}
         return PendingCall(sums, [regularization for _, regularization in rows], *told)
+
+    def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:
+        """Returns rows (B,) of several processes as one array of them and of padding, so that one gather reads it."""
+        if processes.is_here(rows[0]):
+            return rows
+        length = 1 << (len(rows) - 1).bit_length()  # few lengths, as each is compiled
+        return self._run(self._stack, [*rows, *[rows[-1]] * (length - len(rows))])
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:
         """Starts a program; where several devices share a CPU's threads, when the one before has ended.
@@ -228,8 +240,9 @@ class JaxEngine(MeshEngine[jax.Array]):
         """
         if not self._mode.on_cpus or self._mesh.size == 1:
             return program(*arguments)
-        jax.block_until_ready(_running)
-        found = program(*arguments)
+        with current().waiting():
+            jax.block_until_ready(_running)
+            found = program(*arguments)
         _running[:] = [found]
         return found
 
@@ -253,7 +266,15 @@ class JaxEngine(MeshEngine[jax.Array]):
         return [self._to_host(gradient) for gradient in found]
 
     def _to_host(self, value: jax.Array) -> Array:
-        return np.asarray(value)
+        (brought,) = self._brought([value])
+        with current().waiting():
+            return np.asarray(brought)
+
+    def _brought(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """Returns arrays that this process can read whole; what other processes hold is gathered, by one program."""
+        if all(processes.is_here(value) for value in values):
+            return values
+        return self._run(self._gather, list(values))
 
     def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
         weights = (self._state.ema or self._state.trainable, self._state.non_trainable)
@@ -320,7 +341,8 @@ class JaxEngine(MeshEngine[jax.Array]):
 
         The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
-        return {path: np.array(array) for path, array in self._tree.by_path(self._state).items()}
+        arrays = self._tree.by_path(self._state)
+        return {path: np.array(self._to_host(array)) for path, array in arrays.items()}
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of variables and slots, each in its different pieces."""

@@ -8,12 +8,14 @@ import re
 from runner import mesh
 from runner.config.schema import RunConfig
 from runner.host import cores, paths
+from runner.processes.team import current
 
 _CACHE = "jax_cache"
+_TERMINATE = "--xla_cpu_collective_call_terminate_timeout_seconds"
 # A collective that lacks a participant ends the process; the default is to say so after 40 seconds.
 _FLAGS = {
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 20,
-    "--xla_cpu_collective_call_terminate_timeout_seconds": 120,
+    _TERMINATE: 120,
 }
 
 
@@ -26,7 +28,7 @@ def threads(devices: int) -> int:
     an operation are as many, and the system switches between them.
 
     Args:
-      devices: of the mesh.
+      devices: of the mesh, in this process.
     """
     many = cores.available()
     return max(many, devices + max(2, min(many, devices))) if devices > 1 else many
@@ -40,14 +42,18 @@ def prepare_environment(config: RunConfig) -> None:
     """
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's C++ log goes by this name too
+    limits = dict(_FLAGS)
+    if current().count > 1:
+        most = round(config.cluster.timeout)
+        limits |= {_TERMINATE: max(most, limits[_TERMINATE]), "--xla_cpu_collective_timeout_seconds": most}
     if mesh.device_kind(config.mesh) != "cpu":
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
-    needed = threads(mesh.size(config.mesh.axes))
+    needed = threads(mesh.size(config.mesh.axes) // current().count)
     held = os.environ.get("PJRT_NPROC", "")
     os.environ["PJRT_NPROC"] = str(max(needed, int(held) if held.isdigit() else 0))
     flags = os.environ.get("XLA_FLAGS", "")
-    added = [f"{flag}={value}" for flag, value in _FLAGS.items() if not re.search(rf"{flag}\b", flags)]
+    added = [f"{flag}={value}" for flag, value in limits.items() if not re.search(rf"{flag}\b", flags)]
     os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *added])
 
 

@@ -8,12 +8,13 @@ from jax.sharding import Mesh
 
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
-from runner.engine.jax import private
+from runner.engine.jax import private, processes
 from runner.mesh import device_kind, size
+from runner.processes.team import current
 
 
 def configure(config: MeshConfig) -> Mesh:
-    """Makes the virtual devices and the JAX mesh. Must be the process's first use of JAX's devices.
+    """Makes this process's devices and the JAX mesh of all. Must be the process's first use of JAX's devices.
 
     Args:
       config: the mesh group, axes resolved.
@@ -25,10 +26,12 @@ def configure(config: MeshConfig) -> Mesh:
       ConfigError: JAX sees fewer devices of that kind.
       RuntimeError: JAX's devices were already made (from JAX).
     """
-    kind, count = device_kind(config), size(config.axes)
+    kind, count, team = device_kind(config), size(config.axes), current()
     enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
     if kind == "cpu" and not enough:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", count // team.count)
+    if not enough:
+        processes.connect(team)
     try:
         devices = jax.devices(kind)
     except RuntimeError:  # a JAX without support for the kind

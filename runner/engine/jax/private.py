@@ -5,6 +5,7 @@ Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py sa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,12 @@ import keras
 from jax import lax
 from jax._src import xla_bridge
 from jax._src.interpreters import ad
+from jax._src.lib import _jax
 from keras.src import backend
 from keras.src.models import Functional
 from keras.src.utils import naming
+
+_make_gloo = _jax.make_gloo_tcp_collectives
 
 # Lists that Keras keeps beside a layer's attributes; going through them would give a variable a second path.
 BOOKKEEPING = (
@@ -41,6 +45,17 @@ def devices_are_made() -> bool:
     """
     made: bool = xla_bridge.backends_are_initialized()
     return made
+
+
+def bind_gloo(address: str) -> None:
+    """Has the collectives of several processes' CPUs listen at an address.
+
+    Without it they listen at what the machine's name stands for, which may be the loopback device.
+
+    Args:
+      address: of this process, as the others reach it.
+    """
+    _jax.make_gloo_tcp_collectives = functools.partial(_make_gloo, hostname=address)
 
 
 def is_functional(layer: object) -> bool:

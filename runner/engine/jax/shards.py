@@ -13,18 +13,22 @@ from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.data.base import ArraySource, DataSource
 from runner.engine.base import Shard
+from runner.engine.jax.processes import placed_all
+from runner.processes.team import current
 
 _MOST_CACHED = 1 << 30  # bytes of a split's arrays that `engine.data=auto` keeps on the devices
 
 
 def shards(array: jax.Array) -> list[Shard]:
-    """Returns the different pieces of an array, copied: the next step gives their memory away."""
-    found: dict[tuple[int, ...], Shard] = {}
-    for shard in array.addressable_shards:
-        start = tuple(index.start or 0 for index in shard.index)
-        if start not in found:
-            found[start] = Shard(start, np.array(shard.data), tuple(array.shape))
-    return list(found.values())
+    """Returns the different pieces of an array, copied: the next step gives their memory away.
+
+    Of several processes each returns those whose first copy it holds.
+    """
+    return [
+        Shard(tuple(index.start or 0 for index in shard.index), np.array(shard.data), tuple(array.shape))
+        for shard in array.addressable_shards
+        if shard.replica_id == 0
+    ]
 
 
 def fits(size: int, config: RunConfig) -> bool:
@@ -34,6 +38,8 @@ def fits(size: int, config: RunConfig) -> bool:
       size: bytes of the arrays, which each device holds; virtual devices of the CPU share one memory.
       config: `engine.data` decides, and with `auto` the size.
     """
+    if current().count > 1 and config.engine.data == "auto":
+        return False  # each process reads the examples that its devices need
     copies = mesh.size(config.mesh.axes) if mesh.device_kind(config.mesh) == "cpu" else 1
     return size * copies <= _MOST_CACHED if config.engine.data == "auto" else config.engine.data == "device"
 
@@ -74,4 +80,4 @@ def cached(
             )
             for name, array in arrays.items()
         }
-    return dict(jax.device_put(arrays, dict(shardings)))
+    return placed_all(arrays, shardings)

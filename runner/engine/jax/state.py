@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.data.base import Array
+from runner.engine.base import part_of
 from runner.optim.paths import ema_path, owner_of, slot_path
 
 T = TypeVar("T")
@@ -62,17 +63,25 @@ class StateTree:
         return found
 
     def place(self, values: Mapping[str, Array], variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.Array]:
-        """Puts whole host arrays on the devices; an entry without a value is zero.
+        """Puts host arrays on the devices, of each the parts that they hold; an entry without a value is zero.
 
         Args:
-          values: by path.
+          values: by path; see `runner.engine.base.part_of`.
           variables: as `shapes` takes them.
         """
 
         def placed(path: str, like: jax.ShapeDtypeStruct) -> jax.Array:
-            value = values[path] if path in values else np.zeros(like.shape, like.dtype)
-            # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
-            return jax.device_put(np.array(value), like.sharding, may_alias=False)
+            def piece(index: tuple[slice, ...]) -> Array:
+                # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
+                if path in values:
+                    return np.array(part_of(values, path, index), like.dtype)
+                return np.zeros(
+                    [len(range(*i.indices(n))) for i, n in zip(index, like.shape, strict=True)], like.dtype
+                )
+
+            if like.sharding.is_fully_addressable:
+                return jax.device_put(piece(tuple(slice(None) for _ in like.shape)), like.sharding, may_alias=False)
+            return jax.make_array_from_callback(like.shape, like.sharding, piece)
 
         found: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables))
         return found
