@@ -98,6 +98,11 @@ class Manifest:
     about: Mapping[str, Any]
 
 
+def arrays_file(process: int) -> str:
+    """Returns the name of the file that a process writes its shards into; process 0's is always there."""
+    return f"arrays-{process:05d}.safetensors"
+
+
 def is_own(name: str) -> bool:
     """Returns whether a file of that name is part of a checkpoint."""
     return name in (NAME, HISTORY) or _ARRAYS_FILE.fullmatch(name) is not None

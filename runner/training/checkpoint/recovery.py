@@ -18,6 +18,8 @@ from runner.data.base import Dataset, Encoding
 from runner.engine.base import Engine
 from runner.host.outputs import warn
 from runner.host.versions import installed
+from runner.processes import requeue
+from runner.processes.team import current
 from runner.task.base import LOSS, Task
 from runner.tracking import Tracker
 from runner.training import stopping
@@ -106,13 +108,20 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack
     key, wanted = ("resume", config.resume) if config.branch is None else ("branch", config.branch)
     if wanted is None:
         return None
-    place = folder_of(config.trainer.checkpoint)
-    run, step = runs.find(key, wanted, place)
-    if key == "resume":
-        held.enter_context(runs.held(key, run))
-        run, step = runs.find(key, wanted, place)  # as it is now that no other process can change it
-        runs.check_not_running(key, run)
-    checkpoint = runs.open_checkpoint(key, run, step)
+    place, team = folder_of(config.trainer.checkpoint), current()
+    opened: list[tuple[SavedRun, Checkpoint]] = []
+
+    def find() -> list[Any]:
+        run, step = runs.find(key, wanted, place)
+        if key == "resume":
+            held.enter_context(runs.held(key, run))
+            run, step = runs.find(key, wanted, place)  # as it is now that no other process can change it
+            runs.check_not_running(key, run)
+        opened.append((run, runs.open_checkpoint(key, run, step)))
+        return [str(run.folder), dict(run.record), str(opened[0][1].folder)]
+
+    folder, record, found = team.told("the run that goes on", find)
+    run, checkpoint = opened[0] if opened else (SavedRun(Path(folder), record), Checkpoint(Path(found), trusted=True))
     check_order(checkpoint, content)
     return Previous(run, checkpoint, branches=key == "branch")
 
@@ -246,35 +255,51 @@ def saving(
     Raises:
       OSError: the folder can't be written.
     """
-    wanted = config.trainer.checkpoint
+    wanted, team = config.trainer.checkpoint, current()
     if not wanted.enabled:
         yield Saver()
         return
     resumed = before.run if before and not before.branches else None
     place = resumed.folder.parent if resumed else folder_of(wanted)
-    run = resumed.run if resumed else tracker.run_id or runs.free_name(place, folder.name)
-    tracked = resumed.run_id is not None if resumed else tracker.run_id is not None
-    overrides = [one for one in as_typed(HydraConfig.get().overrides.task) if key_of(one) not in KEYS]
-    if resumed is None:
-        held.enter_context(runs.held("trainer.checkpoint.folder", SavedRun(place / run, {"run": place})))
-    name = resumed.folder.name if resumed else None
-    saved = runs.register(place, run, tracked=tracked, overrides=overrides, name=name)
+    typed, job = as_typed(HydraConfig.get().overrides.task), requeue.job() if config.cluster.requeue else None
+    overrides, note = [one for one in typed if key_of(one) not in KEYS], job.note(typed) if job else None
+
+    def register() -> list[Any]:
+        run = resumed.run if resumed else tracker.run_id or runs.free_name(place, folder.name)
+        tracked = resumed.run_id is not None if resumed else tracker.run_id is not None
+        if resumed is None:
+            held.enter_context(runs.held("trainer.checkpoint.folder", SavedRun(place / run, {"run": place})))
+        name = resumed.folder.name if resumed else None
+        made = runs.register(place, run, tracked=tracked, overrides=overrides, name=name, job=note)
+        return [str(made.folder), dict(made.record)]
+
+    where, record = team.told("the run's checkpoints", register)
+    saved = SavedRun(Path(where), record)
+    run = saved.run
     origin = {_ORIGIN: f"{before.run.run}@{before.checkpoint.step}"} if before and before.branches else {}
     tracker.set_tags({_TAG: str(saved.folder), **origin})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     about |= {DIGEST: data.digest, ENCODING: data.encoding.to_json(), CONSTANTS: dict(constants)}
     start = before.checkpoint.step if before else 0
-    saver = CheckpointSaver(wanted, saved.folder, take_state(engine, about), warn, start, goal)
+    take, say = take_state(engine, about), warn if team.is_first else _say_nothing
+    saver = CheckpointSaver(wanted, saved.folder, take, say, start, goal, team)
     finished = False
     try:
         yield saver
         finished = True
     finally:
         saver.close()
-        if finished:
+        if not team.is_first:
+            pass
+        elif finished:
             recorded.callback(_end, saved, finished=True)
         else:
             _end(saved, finished=False)
+
+
+def _say_nothing(line: str) -> None:
+    """Process 0 says it."""
+    del line
 
 
 def _end(run: SavedRun, *, finished: bool) -> None:

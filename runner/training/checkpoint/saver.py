@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import math
 import queue
@@ -15,6 +16,7 @@ from typing import Any
 
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine
+from runner.processes.team import ALONE, Team
 from runner.task.base import Evaluation
 from runner.training.checkpoint import best as record
 from runner.training.checkpoint import storage
@@ -99,6 +101,7 @@ class CheckpointSaver(Saver):
         warn: Callable[[str], None],
         start: int = 0,
         goal: Objective | None = None,
+        team: Team = ALONE,
     ) -> None:
         """Starts the thread.
 
@@ -109,11 +112,13 @@ class CheckpointSaver(Saver):
           warn: shows one line to the user.
           start: step that the run begins with, which needs no saving.
           goal: what the best checkpoint is the best by; None: none is.
+          team: the processes of the run, each of which has one of this.
         """
-        self._goal = goal
+        self._goal, self._team, self._asked = goal, team, itertools.count()
         self._config, self._folder, self._take, self._warn = config, folder, take, warn
-        storage.clean(folder)
-        self._kept = Kept(folder, start)
+        if team.is_first:
+            storage.clean(folder)
+        self._kept = Kept(folder, start, team)
         self._failed: _Failed | None = None
         self._failed_best: _Failed | None = None
         self._best: Mapping[str, Any] | None = self._kept.best()  # that was written
@@ -141,7 +146,8 @@ class CheckpointSaver(Saver):
         if _improves(goal, value, self._best):
             self._hoped = self._best = {"metric": goal.metric, "value": value, "step": step}
             try:
-                record.write(self._folder, self._best)
+                if self._team.is_first:
+                    record.write(self._folder, self._best)
             except OSError as error:
                 self._warn(f"step {step} is not noted as the best: {error}; training goes on")
 
@@ -153,7 +159,9 @@ class CheckpointSaver(Saver):
     def save_if_due(self, step: int, history: History) -> None:
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
         every, minutes = self._config.every_steps, self._config.every_minutes
-        late = minutes is not None and time.monotonic() - self._saved_at >= 60.0 * minutes
+        late = minutes is not None and self._team.told(
+            f"late {next(self._asked)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
+        )
         if late or (every is not None and step % every == 0):
             self.save(step, history)
 
@@ -213,7 +221,7 @@ class CheckpointSaver(Saver):
                 self._kept.give_up(step, damaged=False)
                 continue
             try:
-                found = Checkpoint(storage.place(self._folder, step))
+                found = self._kept.opened(step)
                 break
             except DamagedError as error:
                 self._warn(f"{error}; the checkpoint before it is taken")
@@ -228,7 +236,7 @@ class CheckpointSaver(Saver):
           DamagedError: its bytes are not those that were written.
         """
         self._queue.join()
-        return None if self._best is None else Checkpoint(storage.place(self._folder, int(self._best["step"])))
+        return None if self._best is None else self._kept.opened(int(self._best["step"]))
 
     def best_unsaved(self) -> str | None:
         """Returns why the best evaluation so far has no checkpoint, in words; None: it has, as far as is known."""

@@ -2,7 +2,7 @@
 
     step-000000300/
       checkpoint.json            what it holds, of which run, and the digest of each file and of itself
-      arrays-00000.safetensors   shards of variables and optimizer slots, as the devices held them
+      arrays-00000.safetensors   shards of variables and optimizer slots, as the devices of process 0 held them
       history.safetensors        metrics so far
 
 Arrays lie under their canonical paths in safetensors files, which need neither TensorFlow nor JAX to be read. A
@@ -13,6 +13,9 @@ Nothing is removed that is not a checkpoint of this kind, by its folder's name a
 
 from __future__ import annotations
 
+import errno
+import itertools
+import math
 import os
 import re
 import stat
@@ -28,6 +31,7 @@ from safetensors.numpy import save_file
 from runner.config.errors import ConfigError
 from runner.data.base import Array
 from runner.engine.base import Shard
+from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.lineage import Lineage
@@ -37,6 +41,7 @@ from runner.training.checkpoint.reading import REPLACED, Checkpoint, folder_name
 __all__ = ["FORMAT", "Checkpoint", "Content", "DamagedError"]
 
 _UNFINISHED = ".unfinished-"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
 _LEFT = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
 _LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
@@ -62,59 +67,116 @@ class Content:
     went_back: Lineage = ()
 
 
-def write(folder: Path, content: Content) -> Path:
+def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
     """Writes a checkpoint into a folder of checkpoints.
 
     It is written beside its place and renamed when all of it is on the disk: a process that dies in the middle
-    leaves the checkpoints before it as they were.
+    leaves the checkpoints before it as they were. Of several processes each writes its own shards, and process 0 all
+    else, when the others are done.
 
     Args:
       folder: the run's checkpoints; made where it is not there.
       content: what to write.
+      team: the processes that write it; all call this.
 
     Returns:
       The checkpoint's own folder.
 
     Raises:
-      OSError: the disk is full, or can't be written; what was begun is gone again. safetensors has errors of its own
-        for the same.
+      OSError: the disk of one is full, or can't be written; what was begun is gone again. safetensors has errors of
+        its own for the same.
     """
     making = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
-    _discard(making)
-    making.mkdir(parents=True)
-    try:
-        _fill(making, content)
-        return _put_in_place(making, folder, content.step)
-    except Exception:
+    name = f"checkpoint {next(_written)}"
+
+    def begin() -> str:
         _discard(making)
+        making.mkdir(parents=True)
+        return str(making)
+
+    making = Path(team.told(f"{name} begins", begin))
+    try:
+        own = _saved_shards(making, content, team)
+        parts = [own] if team.count == 1 else team.every(f"{name} shards", own)
+
+        def finish() -> str:
+            _fill(making, content, parts)
+            return str(_put_in_place(making, folder, content.step))
+
+        return Path(team.told(f"{name} ends", finish))
+    except Exception:
+        if team.is_first:
+            _discard(making)
         raise
 
 
-def _fill(making: Path, content: Content) -> None:
-    arrays, tensors = {}, {}
+_written = itertools.count()
+Part = Mapping[str, Any]
+
+
+def _saved_shards(making: Path, content: Content, team: Team) -> Part:
+    """Writes this process's shards, and returns what the manifest says of them; or why it can't, for all to know."""
+    tensors, arrays = {}, {}
+    file = manifest.arrays_file(team.index)
     for path, shards in content.shards.items():
         pieces = []
-        for count, shard in enumerate(shards):
-            key = path if len(shards) == 1 else f"{path}@{count}"
+        for order, shard in enumerate(shards):
+            number, count = (order, len(shards)) if team.count == 1 else _number(shard)
+            key = path if count == 1 else f"{path}@{number}"
             tensors[key] = np.ascontiguousarray(shard.array).reshape(shard.array.shape)
-            pieces.append({"file": manifest.ARRAYS, "key": key, "start": list(shard.start)})
-        first = shards[0]
-        arrays[path] = {"shape": list(first.whole), "dtype": str(first.array.dtype), "parts": pieces}
-    written = {}
-    for name, named in ((manifest.ARRAYS, tensors), (manifest.HISTORY, dict(content.history))):
-        _save(making / name, named)
-        written[name] = {"bytes": (making / name).stat().st_size, "sha256": files.digest(making / name)}
+            pieces.append({"number": number, "file": file, "key": key, "start": list(shard.start)})
+        if shards:
+            arrays[path] = {"shape": list(shards[0].whole), "dtype": str(shards[0].array.dtype), "parts": pieces}
+    try:
+        written = {file: _save(making / file, tensors)} if tensors or team.is_first else {}
+    except Exception as error:
+        if team.count == 1:
+            raise
+        told = next((code for code in _FULL if f"os error {code})" in str(error)), 0)  # safetensors tells in words
+        code = getattr(error, "errno", None) or told
+        return {"error": f"{getattr(error, 'strerror', None) or error} (process {team.index})", "errno": code}
+    return {"files": written, "arrays": arrays}
+
+
+def _number(shard: Shard) -> tuple[int, int]:
+    """Returns which piece of its array a shard is, row-major, and of how many: a mesh cuts all of one size."""
+    sizes = [max(size, 1) for size in shard.array.shape]
+    grid = [max(whole // size, 1) for whole, size in zip(shard.whole, sizes, strict=True)]
+    place = [start // size for start, size in zip(shard.start, sizes, strict=True)]
+    number = 0
+    for at, count in zip(place, grid, strict=True):
+        number = number * count + at
+    return number, math.prod(grid)
+
+
+def _fill(making: Path, content: Content, parts: Sequence[Part]) -> None:
+    """Writes the history, and then the manifest of all that the processes have written."""
+    written: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    for part in parts:
+        if "error" in part:
+            raise OSError(part["errno"], part["error"])
+        written |= part["files"]
+        for path, held in part["arrays"].items():
+            found = arrays.setdefault(path, {**held, "parts": []})
+            found["parts"] = found["parts"] + held["parts"]
+    for held in arrays.values():
+        ordered = sorted(held["parts"], key=lambda piece: int(piece["number"]))
+        held["parts"] = [{key: piece[key] for key in ("file", "key", "start")} for piece in ordered]
+    written[manifest.HISTORY] = _save(making / manifest.HISTORY, dict(content.history))
     back = {manifest.WENT_BACK: content.went_back} if content.went_back else {}
     said = {"format": FORMAT, "step": content.step, **back, **content.about, "files": written, "arrays": arrays}
     files.write_synced(making / manifest.NAME, manifest.sealed(said))
 
 
-def _save(path: Path, arrays: dict[str, Array]) -> None:
+def _save(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
+    """Writes a file of arrays, and returns what the manifest says of it."""
     save_file(arrays, path)
     # safetensors makes its files for their owner alone; what the user lets others read is told by the folder.
     path.chmod(stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": files.digest(path)}
 
 
 def _put_in_place(making: Path, folder: Path, step: int) -> Path:
