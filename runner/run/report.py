@@ -16,6 +16,7 @@ from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
+from runner.processes.team import current
 from runner.task import namespace
 from runner.task.base import Evaluation, Task
 from runner.tracking import Tracker
@@ -52,8 +53,11 @@ class Outcome:
 
 
 def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
-    """Writes and records the report's files, and logs the model; a file that the disk does not take is only said."""
-    for name, write in _files(outcome).items():
+    """Writes and records the report's files, and logs the model; a file that the disk does not take is only said.
+
+    Process 0 does; the others take part in what gathers the model.
+    """
+    for name, write in _files(outcome).items() if current().is_first else ():
         with spared(str(folder / name)):
             write(folder / name)
             tracker.log_artifact(folder / name)

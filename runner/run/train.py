@@ -29,6 +29,9 @@ from runner.host.signals import StopRequest, heard
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
+from runner.processes import requeue
+from runner.processes.begin import AgreedStop
+from runner.processes.team import current
 from runner.run.record import ENDED, open_run, recorded
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
@@ -40,6 +43,7 @@ from runner.training.checkpoint import recovery
 from runner.training.checkpoint.recovery import Previous
 from runner.training.checkpoint.resume import check_data, load
 from runner.training.display import config_tree, make_display
+from runner.training.usage import ProcessUsage, Usage
 from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
@@ -56,12 +60,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       Interrupted: a signal ended the run, which is recorded as KILLED.
       DataError, EngineError, TrackingError, ConfigError: what failed, in one line; the run is recorded as FAILED.
     """
-    with ExitStack() as held:
+    with requeue.at_end(wanted=config.cluster.requeue), ExitStack() as held:
         _run(config, composed, held)
 
 
 def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
-    console = Console(highlight=False)
+    console, team = Console(highlight=False), current()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     before = recovery.open_previous(config, content, held)
@@ -75,6 +79,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         console.print(line, soft_wrap=True, markup=False)
     with heard() as stop:
         data = runner.data.load_run(config, before.encoding if before else None)
+        team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, before.constants if before else None)
         for split, source in (("validation", data.validation), ("test", data.test)):
             if source is not None:
@@ -91,7 +96,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         run_id, finished = before.resumed_run_id if before else None, ExitStack()
         with (
             workers.opened(config.dataset, config.trainer.seed) as readers,
-            recorded(open_run(config, content, command, resume_run_id=run_id), console) as tracker,
+            recorded(_tracker(config, content, command, run_id), console) as tracker,
         ):
             one = _Run(config, content, data, task, total, folder, console, tracker, before)
             one.train(readers, stop, held, finished)
@@ -137,10 +142,12 @@ class _Run:
             config, self.content, engine, tracker, self.folder, before, finished, held,
             goal=goal, data=self.data, constants=self.task.constants,
         ) as saver:  # fmt: skip
-            display = make_display(config.trainer.progress, self.console, config.trainer.epochs, splits.selecting_name)
+            progress = config.trainer.progress if current().is_first else "none"
+            display = make_display(progress, self.console, config.trainer.epochs, splits.selecting_name)
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
             log = member.reporting(points.log, self.folder)
-            hooks = loop.LoopHooks(log, points.forget, self._notify, display, stop, saver, profiler)
+            usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log)
+            hooks = loop.LoopHooks(log, points.forget, self._notify, display, AgreedStop(stop), saver, profiler, usage)
             with stop.deferring():  # the loop asks between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
             stop.raise_if_requested()
@@ -166,6 +173,8 @@ class _Run:
             # Compiled for the loop's calls, so that the plan costs no second compilation.
             chosen = feed.steps_per_call(config, spec.arrays, self.data.train.size, cached=caches_split(engine))
             compile_step(engine, spec, config.dataset.batch_size, chosen.capacity)
+            if not current().is_first:
+                return engine, {}
             try:
                 plan = plan_engine(config, engine, spec)
             except EngineError as error:  # training needs no plan
@@ -207,6 +216,22 @@ class _Run:
             if path.is_file():
                 self.tracker.log_artifact(path, path.parent.relative_to(folder.parent).as_posix())
                 self.console.print(f"trace: {path}", soft_wrap=True, markup=False)
+
+
+def _tracker(config: RunConfig, content: Mapping[str, object], command: str, run_id: str | None) -> Tracker:
+    """Returns what records the run: process 0's, and for the others one that records nothing and has its id."""
+    team, made = current(), list[Tracker]()
+
+    def opened() -> str | None:
+        made.append(open_run(config, content, command, resume_run_id=run_id))
+        return made[0].run_id
+
+    found = team.told("the tracked run", opened)
+    if made:
+        return made[0]
+    tracker = Tracker()
+    tracker.run_id = found
+    return tracker
 
 
 @contextmanager

@@ -5,18 +5,22 @@ Shapes: K steps a device call, B examples a batch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from runner import mesh
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
 from runner.data.prefetch import Prefetcher
 from runner.data.sampler import Plan, eval_plan, train_plan
 from runner.data.workers import Reader, Reading, Workers
 from runner.engine.base import HostBatches, PlacedBatches
+from runner.layout.axes import batch_axis
+from runner.processes.team import current
 from runner.task.base import Task
 from runner.training import lengths
 
@@ -69,6 +73,9 @@ def steps_per_call(
     return StepsPerCall(fixed, lengths.bytes_a_step(config, brought), most)
 
 
+Share = Callable[[int], Array]  # size of a batch -> the numbers of its rows that are needed
+
+
 @dataclass(frozen=True)
 class Examples:
     """A split as batches are made of it.
@@ -78,12 +85,14 @@ class Examples:
       task: says which arrays a batch has, and what each example counts for.
       reader: of the source.
       cached: the devices keep the split; its batches say by `row` where in it their examples are.
+      share: which rows of a batch this process's devices need; None: all.
     """
 
     source: DataSource
     task: Task
     reader: Reader
     cached: bool = False
+    share: Share | None = None
 
     @property
     def size(self) -> int:
@@ -98,9 +107,11 @@ class Examples:
           indices: int64 (K, B), rows of the source; those of padding name some example too.
           weight: float32 (K, B), 1 for an example, 0 for padding.
         """
-        return self._finished(self._begun(epoch, indices), indices, weight, len(indices))
+        return self._finished(self._begun(epoch, indices), indices, weight, len(indices), f"read {epoch}")
 
-    def chunks(self, plan: Plan, size: Callable[[int], int], capacity: int, epoch: int = 0) -> Iterator[HostBatches]:
+    def chunks(
+        self, plan: Plan, size: Callable[[int], int], capacity: int, epoch: int = 0, name: str = ""
+    ) -> Iterator[HostBatches]:
         """Yields a plan's batches, several a device call.
 
         Args:
@@ -108,6 +119,7 @@ class Examples:
           size: steps of the plan that are taken -> steps of the next call, at least 1.
           capacity: first dim of every call's arrays; what is behind its steps is not computed.
           epoch: from 0.
+          name: of this use of the plan, by which processes speak of its batches.
         """
 
         def begun() -> Iterator[tuple[Reading | None, Rows, Array]]:
@@ -118,23 +130,48 @@ class Examples:
                 yield self._begun(epoch, indices), indices, weight
                 done += steps
 
-        for reading, indices, weight in _one_ahead(begun()) if self.reader.in_background else begun():
-            yield self._finished(reading, indices, weight, capacity)
+        made = _one_ahead(begun()) if self.reader.in_background else begun()
+        for number, (reading, indices, weight) in enumerate(made):
+            yield self._finished(reading, indices, weight, capacity, f"{name} {number}")
 
     def _begun(self, epoch: int, indices: Rows) -> Reading | None:
         """Begins to read what a batch has of examples; of rows alone, there is nothing to read."""
-        return None if self.cached and not self._weighs_arrays else self.reader.begin(epoch, indices)
+        if self.cached and not self._weighs_arrays:
+            return None
+        return self.reader.begin(epoch, indices if self.share is None else indices[:, self.share(indices.shape[1])])
 
     @property
     def _weighs_arrays(self) -> bool:
         return type(self.task).weights is not Task.weights
 
-    def _finished(self, reading: Reading | None, indices: Rows, weight: Array, capacity: int) -> HostBatches:
+    def _finished(
+        self, reading: Reading | None, indices: Rows, weight: Array, capacity: int, name: str
+    ) -> HostBatches:
         read = {} if reading is None else reading.result()
-        weights = self.task.weights({**read, WEIGHT: weight})
+        if self.share is not None and read:
+            weights, read = self._shared(read, weight, self.share(indices.shape[1]), name)
+        else:
+            weights = self.task.weights({**read, WEIGHT: weight})
         arrays = {ROW: indices.astype(np.int32)} if self.cached else {name: read[name] for name in self.task.arrays}
         padded = {name: _padded(array, capacity) for name, array in {**arrays, WEIGHT: weight}.items()}
         return HostBatches(padded, _padded(weights, capacity), len(indices))
+
+    def _shared(
+        self, read: Mapping[str, Array], weight: Array, own: Array, name: str
+    ) -> tuple[Array, dict[str, Array]]:
+        """Returns the weights of all examples, and arrays of whole batches with the examples of this process alone."""
+        if self._weighs_arrays:
+            mine = self.task.weights({**read, WEIGHT: weight[:, own]})
+            told = current().every(f"weights {name}", [own.tolist(), mine.tolist()])
+            weights = np.zeros(weight.shape, mine.dtype)
+            for rows, values in told:
+                weights[:, rows] = np.asarray(values, mine.dtype).reshape(len(weight), -1)
+        else:
+            weights = self.task.weights({WEIGHT: weight})
+        whole = {key: np.zeros((*weight.shape, *array.shape[2:]), array.dtype) for key, array in read.items()}
+        for key, array in read.items():
+            whole[key][:, own] = array
+        return weights, whole
 
 
 def _one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -193,13 +230,13 @@ def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, ca
       cached: the devices keep the training split.
     """
 
-    def examples(source: DataSource, *, cached: bool = False) -> Examples:
-        return Examples(source, task, readers.reader(source), cached)
+    def examples(source: DataSource, *, cached: bool = False, microbatches: int = 1) -> Examples:
+        return Examples(source, task, readers.reader(source), cached, share_of(config, microbatches))
 
-    train = examples(data.train, cached=cached)
+    train = examples(data.train, cached=cached, microbatches=config.trainer.accumulate_steps)
     if config.trainer.overfit_batches is not None:
         plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
-        seen = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()
+        seen = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()  # few enough
         return Splits(train, examples(ArraySource(seen, data.train.specs)), "overfit", None)
     test = None if data.validation is None else examples(data.test)
     return Splits(train, examples(data.selecting), data.selecting_name, test)
@@ -214,6 +251,7 @@ def training(
     place: Callable[[HostBatches], PlacedBatches],
     done: int = 0,
     most: Callable[[int], int | None] = lambda _: None,
+    number: int = 0,
 ) -> Batches:
     """Returns the placed batches of one epoch, made ready on another thread.
 
@@ -226,16 +264,22 @@ def training(
       place: puts batches on the devices.
       done: steps of this epoch that a resumed run has behind it.
       most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
+      number: of these batches in the run, by which its processes speak of them.
     """
+    team, name, made = current(), f"feed {number}", list[Batches]()
 
-    def size(taken: int) -> int:
-        return min(chosen.steps, most(done + taken) or chosen.steps)
+    def size(taken: int) -> int:  # by the time that process 0's calls took
+        def chosen_now() -> int:
+            return min(chosen.steps, most(done + taken) or chosen.steps)
+
+        return team.told(f"{name} steps {taken}", chosen_now, given_up=lambda: made[0].is_closed)
 
     def chunks() -> Iterator[HostBatches]:  # the order is drawn on the other thread too
         plan = epoch_plan(config, train.size, epoch, steps, done)
-        yield from train.chunks(plan, size, chosen.capacity, drawn_epoch(config, epoch))
+        yield from train.chunks(plan, size, chosen.capacity, drawn_epoch(config, epoch), name)
 
-    return Prefetcher(chunks(), place, config.dataset.prefetch)
+    made.append(Prefetcher(chunks(), place, config.dataset.prefetch))
+    return made[0]
 
 
 def drawn_epoch(config: RunConfig, epoch: int) -> int:
@@ -265,6 +309,31 @@ def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step:
     )
 
 
+_evaluations = itertools.count()
+
+
 def evaluation(examples: Examples, batch_size: int, limit: int | None = None) -> Iterator[HostBatches]:
     """Yields every example of a split in order, one batch at a time; the last is padded with weight 0."""
-    return examples.chunks(eval_plan(examples.size, batch_size, limit), lambda _: 1, 1)
+    name = f"evaluation {next(_evaluations)}"
+    return examples.chunks(eval_plan(examples.size, batch_size, limit), lambda _: 1, 1, name=name)
+
+
+def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:
+    """Returns which rows of a batch the devices of this process need; None where they need all.
+
+    Args:
+      config: checked.
+      microbatches: parts that a batch is computed in, each of which is spread over the mesh.
+    """
+    team, axes = current(), config.mesh.axes
+    axis = batch_axis(config.layout, axes)
+    if team.count == 1 or axis is None:
+        return None
+    columns = mesh.columns(axes, axis, team.index, team.count)
+    if len(columns) == axes[axis]:
+        return None
+
+    def rows(size: int) -> Array:
+        return np.arange(size).reshape(microbatches, axes[axis], -1)[:, columns].reshape(-1)
+
+    return rows

@@ -12,9 +12,9 @@ import numpy as np
 from runner.config.errors import EngineError, Interrupted, NotFiniteError
 from runner.config.schema import RunConfig
 from runner.engine.base import Engine, HostBatches
-from runner.host.signals import StopRequest
 from runner.metrics import TEST
 from runner.optim import schedules
+from runner.processes.begin import AgreedStop
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, stopping
 from runner.training.checkpoint.files import DamagedError
@@ -27,6 +27,7 @@ from runner.training.meter import Meter
 from runner.training.past import Restore
 from runner.training.profile import Profiler
 from runner.training.stopping import Objective
+from runner.training.usage import Usage
 
 _SECONDS_BETWEEN_RATES = 0.5
 _RESTORES = "runner.nan_restores"
@@ -77,15 +78,17 @@ class LoopHooks:
       stop: is asked whether a signal came.
       saver: is asked for checkpoints.
       profiler: traces a few steps.
+      usage: measures what the processes take of their machines.
     """
 
     log: LogPoints
     forget: Callable[[int], None]
     notify: Callable[[str, Mapping[str, str]], None]
     display: Display
-    stop: StopRequest
+    stop: AgreedStop
     saver: Saver
     profiler: Profiler
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass
@@ -103,6 +106,7 @@ class _Run:
     step: int = 0
     meter: Meter = field(default_factory=Meter)
     ahead: tuple[int, feed.Batches] | None = None  # an epoch, and what is being made ready of it
+    fed: int = 0  # how often batches were begun
 
     def batches(self, epoch: int) -> feed.Batches:
         """Returns the batches of an epoch, or of what is left of it; those that were begun ahead where they fit."""
@@ -112,13 +116,15 @@ class _Run:
             return ahead[1]
         self.close()
         saver, profiler = self.hooks.saver, self.hooks.profiler
+        self.fed += 1
 
         def most(taken: int) -> int | None:
             bounds = (saver.steps_left(first + taken), profiler.steps_left(first + taken))
             return min((bound for bound in bounds if bound is not None), default=None)
 
         done, train = max(self.step - first, 0), self.splits.train
-        return feed.training(self.config, train, epoch, self.per_epoch, self.chosen, self.engine.place, done, most)
+        placed = self.config, train, epoch, self.per_epoch, self.chosen, self.engine.place
+        return feed.training(*placed, done, most, self.fed)
 
     def begin_ahead(self, epoch: int) -> None:
         """Has the next epoch's first batches made ready while this one's last steps and its evaluation run."""
@@ -162,6 +168,7 @@ def train(
         # The last window is closed first, so that the last checkpoint holds it; and the state is saved before anything
         # else is loaded into the engine.
         run.history.flush()
+        hooks.usage.finish(run.step)
         unsaved = hooks.saver.save_last(run.step, run.history)
         best_unsaved = hooks.saver.best_unsaved()
         if best_unsaved is not None:
@@ -268,6 +275,7 @@ def _train_epoch(run: _Run, epoch: int) -> None:
             history.add(run.step, pending)
             run.step += placed.steps
             hooks.profiler.after_call(run.step, history.drain)
+            hooks.usage.sample(run.step)
             run.chosen.observe(run.meter.call_done(placed.steps))
             epoch_done = run.step == first + run.per_epoch
             if not epoch_done and time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
