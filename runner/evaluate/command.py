@@ -21,6 +21,7 @@ from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.processes.team import current
 from runner.task import make_task
 from runner.tracking.attach import attach
 from runner.training.display import result_table
@@ -39,19 +40,21 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError: there is no such run, checkpoint or split, or it is of another model.
       DataError, EngineError, TrackingError, Interrupted: as in training.
     """
-    console = Console(highlight=False)
+    console, team = Console(highlight=False), current()
     saved = open_saved(config, "runner.evaluate")
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
-        store = attach(config.tracking, saved.run.run_id)
+        store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = _loaded(config, saved.encoding)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
         found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
+        if not team.is_first:
+            return
         shown = task.report(found, source, split)
         report = EvaluationReport(
             run=saved.run.run,

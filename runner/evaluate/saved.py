@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from runner.config.convert import flatten
 from runner.config.errors import refuse
@@ -13,12 +14,15 @@ from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine
 from runner.host.logs import quiet_native_log
+from runner.processes.team import current
 from runner.task.base import Evaluation, Task
 from runner.training import feed, lengths
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.recovery import Previous
 from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.runs import SavedRun
 
 
 def open_saved(config: RunConfig, command: str) -> Previous:
@@ -38,8 +42,17 @@ def open_saved(config: RunConfig, command: str) -> Previous:
         raise refuse(
             "run", None, allowed=f"{command} needs a run that left checkpoints", mend="set run=latest or run=<run id>"
         )
-    found, step = runs.find("run", config.run, folder_of(config.trainer.checkpoint))
-    return Previous(found, runs.open_checkpoint("run", found, step))
+    folder, opened, team = folder_of(config.trainer.checkpoint), list[Previous](), current()
+
+    def find() -> tuple[str, dict[str, Any], str]:
+        found, step = runs.find("run", str(config.run), folder)
+        opened.append(Previous(found, runs.open_checkpoint("run", found, step)))
+        return str(found.folder), dict(found.record), str(opened[0].checkpoint.folder)
+
+    where, record, checkpoint = team.told("the recorded run", find)
+    if opened:
+        return opened[0]
+    return Previous(SavedRun(Path(where), record), Checkpoint(Path(checkpoint), trusted=True))
 
 
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
@@ -76,7 +89,7 @@ def evaluated(
       keep_outputs: give the model's outputs too.
     """
     with workers.opened(config.dataset, config.trainer.seed) as readers:
-        examples = feed.Examples(source, task, readers.reader(source))
+        examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
         batches = feed.evaluation(examples, lengths.eval_batch_size(config, source.size), limit)
         return engine.evaluate(batches, keep_outputs=keep_outputs)
 

@@ -31,6 +31,7 @@ from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.processes.team import current
 from runner.task import make_task
 from runner.tracking.attach import attach
 from runner.training.checkpoint.recovery import Previous, versions
@@ -56,7 +57,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       EngineError: the export's predictions differ from the run's; nothing is left of it.
       DataError, TrackingError, Interrupted: as in training.
     """
-    console = Console(highlight=False)
+    console, team = Console(highlight=False), current()
     config.engine.precision = "float32"  # as the weights are, so that any library computes the same
     saved = open_saved(config, "runner.export")
     target = folders.target(config.export, saved.run)
@@ -65,13 +66,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with heard():
-        store = attach(config.tracking, saved.run.run_id)
+        store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = runner.data.load_run(config, saved.encoding)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         spec = DataSpec(task.arrays, task)
         served = Served(spec, data.encoding)
         examples = _examples(config, data)
         outputs = _outputs(config, saved, served, examples, folder / "runner.log")
+        if not team.is_first:
+            return
         with folders.making(target) as making:
             written = _write(config, saved, served, making, folder / "runner.log")
             library = "keras" if config.engine.name == "jax" else "tf_keras"

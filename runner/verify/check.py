@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,10 @@ from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
 from runner.host import cores
+from runner.processes.launch import free_port
+from runner.processes.member import Member
+from runner.processes.place import Place
+from runner.processes.team import Team, current
 from runner.verify import padding
 from runner.verify.children import WORKER, Outcome, run_children
 from runner.verify.compare import FROM_THE_START, compare
@@ -22,7 +27,7 @@ from runner.verify.request import make_request, read_arrays, write_request
 from runner.verify.rounding import noise_of_sums
 
 
-def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification:
+def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification | None:
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
     With `against.engine`, a third process trains on the mesh with that engine, and the two engines are compared. Where
@@ -36,21 +41,43 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
       worker: module that the processes run.
 
     Returns:
-      The comparison and its verdict.
+      The comparison and its verdict; None in a process that is not the first of several, which takes part in it.
 
     Raises:
       ConfigError: the model, the layout or the dataset refuse the config.
       EngineError: a process failed, or the two sides don't hold the same variables.
     """
-    with tempfile.TemporaryDirectory(prefix="runner-verify-") as name:
-        shared = Path(name)
+    team = current()
+    if not team.is_first:
+        shared, places = _places(config, Path(), team)
+        run_children(list(places), shared, folder, worker, 1, places)
+        return None
+    with tempfile.TemporaryDirectory(prefix="runner-verify-", dir=None if team.count == 1 else folder) as name:
+        shared = Path(name).absolute()
         write_request(shared, make_request(config, data))
-        said = run_children(sides(config), shared, folder, worker, _together(config))
+        _, places = _places(config, shared, team)
+        said = run_children(sides(config), shared, folder, worker, _together(config), places)
         found = judged(config, shared, said)
         if found.failed and {check.kind for check in found.failed} <= FROM_THE_START:
             run_children(["again"], shared, folder, worker)
             found = judged(config, shared, said)
         return found
+
+
+def _places(config: RunConfig, shared: Path, team: Team) -> tuple[Path, dict[str, Place]]:
+    """Returns process 0's folder, and the place of each of this process's children that is one of several.
+
+    Args:
+      config: checked.
+      shared: of a verification; all processes reach process 0's.
+      team: the processes, each of which has its children.
+    """
+    if not isinstance(team, Member):
+        return shared, {}
+    sides = ["mesh", *(["against"] if parity(config) and config.against.processes is None else [])]
+    told = {side: (team.address, free_port(team.address), secrets.token_hex(16)) for side in sides}
+    where, found = team.told("verify's processes", lambda: (str(shared), told))
+    return Path(where), {side: Place(team.index, team.count, *found[side]) for side in sides}
 
 
 def _together(config: RunConfig) -> int:

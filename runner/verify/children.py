@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Required, TypedDict
 
 from runner.config.errors import ConfigError, EngineError
+from runner.processes.place import Place
 
 WORKER = "runner.verify.worker"
 _POLL_S = 0.02
@@ -37,7 +40,12 @@ class Outcome(TypedDict, total=False):
 
 
 def run_children(
-    sides: Sequence[str], folder: Path, logs: Path, worker: str = WORKER, together: int = 1
+    sides: Sequence[str],
+    folder: Path,
+    logs: Path,
+    worker: str = WORKER,
+    together: int = 1,
+    places: Mapping[str, Place] = MappingProxyType({}),
 ) -> dict[str, Outcome]:
     """Runs sides to their ends, in their order; the first that fails ends the others.
 
@@ -47,6 +55,7 @@ def run_children(
       logs: folder; `verify-<side>.log` gets what a process and its libraries print.
       worker: module that is run; its main does what `runner.verify.worker`'s does.
       together: how many run at a time; one that needs another's arrays waits for them.
+      places: of a side that computes in several processes, which of them this one's child is.
 
     Returns:
       What each side said when it was done, in the order of `sides`.
@@ -60,9 +69,9 @@ def run_children(
         while waiting or running:
             while waiting and len(running) < together:
                 side = waiting.pop(0)
-                running[side] = _started(side, folder, logs, worker)
+                running[side] = _started(side, folder, logs, worker, places.get(side))
             for side in [side for side, child in running.items() if child.poll() is not None]:
-                said[side] = _said(side, running.pop(side).returncode, folder, logs)
+                said[side] = _said(side, running.pop(side).returncode, folder, logs, places.get(side))
             time.sleep(_POLL_S)
     finally:
         for child in running.values():
@@ -71,18 +80,26 @@ def run_children(
     return {side: said[side] for side in sides}
 
 
-def _started(side: str, folder: Path, logs: Path, worker: str) -> Child:
+def _started(side: str, folder: Path, logs: Path, worker: str, place: Place | None) -> Child:
     command = [sys.executable, "-m", worker, side, str(folder)]
+    environment = {**os.environ, **(place.environment() if place else {})}
     with _log(logs, side).open("wb") as output:  # its stdin stays open: the child ends where this process does
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+
+
+def outcome_file(side: str, place: Place | None) -> str:
+    """Returns the name of the file in which a side says how it ended; each of several processes has its own."""
+    return f"{side}.json" if place is None or not place.index else f"{side}-{place.index}.json"
 
 
 def _log(logs: Path, side: str) -> Path:
     return logs / f"verify-{side}.log"
 
 
-def _said(side: str, code: int, folder: Path, logs: Path) -> Outcome:
-    said, log = folder / f"{side}.json", _log(logs, side)
+def _said(side: str, code: int, folder: Path, logs: Path, place: Place | None) -> Outcome:
+    said, log = folder / outcome_file(side, place), _log(logs, side)
     if not said.exists():
         how = f"was killed by signal {-code}" if code < 0 else f"exited {code}"
         raise EngineError(f"verify's {side} process {how}; its output is in {log}")

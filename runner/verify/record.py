@@ -19,6 +19,7 @@ from runner.data.base import Dataset
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.plan.table import plan_console
+from runner.processes.team import current
 from runner.run.record import open_run, recorded
 from runner.tracking import Tracker
 from runner.verify.check import verify
@@ -48,7 +49,9 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     with heard():
         data = runner.data.load_run(config)
         command = shlex.join(["python", "-m", "runner.verify", *as_typed(HydraConfig.get().overrides.task)])
-        with recorded(open_run(config, content, command, "verify-"), console) as tracker:
+        team = current()
+        opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
+        with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / "config.yaml")
             verify_recorded(config, content, data, folder, tracker, console, worker)
 
@@ -77,9 +80,16 @@ def verify_recorded(
       EngineError: the mesh differs from one device, is not proven and that is not allowed, or a process failed.
       ConfigError: a process refused the config.
     """
-    engines = f" with {config.engine.name} and with {config.against.engine}" if config.against.engine else ""
+    count, against = current().count, config.against
+    engines = f" with {config.engine.name} and with {against.engine}" if against.engine else ""
+    engines += f" in {count} processes" if count > 1 else ""
+    engines += " and in one" if against.processes else ""
     console.print(f"verify: {config.verify.steps} steps on one device, then on the mesh{engines}", soft_wrap=True)
     report = verify(config, data, folder, worker)
+    if report is None:
+        if why := current().told("the verdict", str):
+            raise EngineError(why)
+        return
     for path in report.write(folder, content):
         tracker.log_artifact(path)
     proven = report.outcome == "proven"
@@ -87,6 +97,8 @@ def verify_recorded(
     tracker.log_metrics(0, report.metrics())
     console.print(report.table())
     console.print(report.basis(), soft_wrap=True, markup=False)
-    if report.outcome == "differs" or not (proven or config.verify.allow_unproven):
+    failed = report.outcome == "differs" or not (proven or config.verify.allow_unproven)
+    current().told("the verdict", lambda: report.verdict() if failed else "")
+    if failed:
         raise EngineError(report.verdict())
     console.print(report.verdict(), soft_wrap=True, markup=False)

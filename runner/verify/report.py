@@ -119,16 +119,16 @@ class Verification:
     def _equal(self) -> str:
         if self.parity is None:
             return f"on {self.mesh} equal one device"
-        return f"of {self.parity.second} on {self.mesh} equal those of {self.parity.first}"
+        return f"of {self.parity.names[1]} on {self.mesh} equal those of {self.parity.names[0]}"
 
     def _differs(self) -> str:
         if self.parity is None:
             return f"the mesh {self.mesh} differs from one device"
-        return f"{self.parity.second} differs from {self.parity.first} on {self.mesh}"
+        return f"{self.parity.names[1]} differs from {self.parity.names[0]} on {self.mesh}"
 
     def basis(self) -> str:
         """Says what is compared with what, and where the tolerances come from."""
-        single = f"one device of {self.parity.first}" if self.parity else "one device"
+        single = f"one device of {self.parity.names[0]}" if self.parity else "one device"
         initial = "not compared" if self.parity else "equal exactly"
         lower = self.precision != "float32"
         half = f" and half a {self.precision} ulp" if lower else ""
@@ -163,7 +163,7 @@ class Verification:
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
-            "engines": None if self.parity is None else [self.parity.first, self.parity.second],
+            "engines": None if self.parity is None else [self.parity.names[0], self.parity.names[1]],
             "noise": self.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
@@ -208,7 +208,7 @@ class Verification:
     def _title(self) -> str:
         if self.parity is None:
             return f"{self.mesh} beside one device"
-        return f"{self.parity.second} beside {self.parity.first} on {self.mesh}"
+        return f"{self.parity.names[1]} beside {self.parity.names[0]} on {self.mesh}"
 
     def _worst_by_variable(self) -> Iterable[Check]:
         groups: dict[str, list[Check]] = {}

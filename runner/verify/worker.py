@@ -20,6 +20,10 @@ from runner.config.errors import ConfigError, DataError, EngineError
 from runner.data.base import Array
 from runner.engine import registry
 from runner.host.late import late
+from runner.processes import begin as processes
+from runner.processes.place import told
+from runner.processes.team import current
+from runner.verify.children import outcome_file
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
 from runner.verify.parity import second
@@ -45,7 +49,8 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     outcome: dict[str, object]
     try:
-        outcome = {"kind": "done", **run_side(side, folder)}
+        with processes.explained():
+            outcome = {"kind": "done", **run_side(side, folder)}
     except ConfigError as error:
         outcome = {"kind": "refused", "text": str(error)}
     except (DataError, EngineError) as error:
@@ -53,7 +58,12 @@ def main() -> None:
     except Exception as error:  # whatever a library raises: in one line, as a run says it
         traceback.print_exc()
         outcome = {"kind": "failed", "text": f"{type(error).__name__}: {_told(str(error))}"}
-    (folder / f"{side}.json").write_text(json.dumps(outcome))
+    place = told()
+    (folder / outcome_file(side, place)).write_text(json.dumps(outcome))
+    failed = outcome["kind"] != "done"
+    if failed:
+        processes.failed(str(outcome["text"]), own=True)
+    processes.leave(int(failed))
 
 
 def _told(text: str) -> str:
@@ -85,6 +95,8 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     request = read_request(folder)
     if side == "against":
         request = replace(request, config=second(request.config))
+    if told() is not None:
+        processes.join(request.config.cluster, {"the side": side})
     registry.load(request.config)
     if side == "again":
         return _again(request, folder)
@@ -136,7 +148,9 @@ def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
             time.sleep(_POLL_S)
         return read_arrays(file)
 
-    write_arrays(folder / f"{side}.npz", train(request, reference, ahead=not file.exists()))
+    found = train(request, reference, ahead=not file.exists())
+    if current().is_first:
+        write_arrays(folder / f"{side}.npz", found)
     return {}
 
 
