@@ -90,6 +90,7 @@ class Traffic:
       count: collectives that a device takes part in.
       bytes: of all of them, as in `runner.engine.base.Collective`.
       seconds: that the rates give for these bytes, without latency.
+      crosses: whether the devices lie in several processes.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Traffic:
     count: int
     bytes: int
     seconds: float
+    crosses: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,14 @@ class Rates:
       bandwidth_gb_s: GB/s that one device sends to its neighbour.
       gflops: 1e9 floating-point operations a second of one device.
       note: where the numbers come from.
+      network_gb_s: GB/s that one device sends to a device of another process; null: there is none.
     """
 
     device: str
     bandwidth_gb_s: float
     gflops: float
     note: str
+    network_gb_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class Plan:
       warnings: of the layout's lint.
       program: what the step's program takes of a device, where its compiler counts it.
       proposed: the layout that `layout=auto` stands for, as YAML with its reasons; empty for other layouts.
+      processes: that share the mesh out.
+      crossing: axes whose devices lie in several of them.
     """
 
     choices: Mapping[str, str]
@@ -150,6 +156,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     program: ProgramCost | None = None
     proposed: str = ""
+    processes: int = 1
+    crossing: tuple[str, ...] = ()
 
     @property
     def flops_per_device(self) -> int:

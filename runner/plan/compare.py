@@ -63,6 +63,8 @@ def _describe(plan: Mapping[str, Any]) -> dict[str, str]:
     for phase in PHASES:
         lines[f"{phase} collectives"] = _moved([each for each in plan["traffic"] if each["phase"] == phase])
     lines["all collectives"] = _moved(plan["traffic"])
+    if plan.get("processes", 1) > 1:
+        lines["between processes"] = _moved([each for each in plan["traffic"] if each["crosses"]])
     lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.milliseconds(plan['compute_seconds'])}"
     return lines
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from runner import layout
+from runner import layout, mesh
+from runner.config import cautions
 from runner.config.schema import RunConfig
 from runner.engine.base import Collective, CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
 from runner.layout.inputs import input_specs
@@ -15,6 +16,7 @@ from runner.optim.paths import owner_of
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
+from runner.processes import place
 
 _AUTO = "layout=auto"
 
@@ -39,7 +41,9 @@ def make_plan(
     microbatches = config.trainer.accumulate_steps
     moved = engine.collectives()
     layers = tuple(_layer(model, output, microbatches) for output in model.outputs)
-    at = rates(config.plan, config.mesh)
+    processes = place.count(config.cluster)
+    crossing = mesh.crossing(axes, processes)
+    at = rates(config.plan, config.mesh, processes)
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
@@ -48,12 +52,14 @@ def make_plan(
         variables=tuple(_variable(model, path, info, slots, moved, places) for path, info in own.items()),
         layers=layers,
         totals=_totals(model, own, slots, layers, sums=microbatches > 1),
-        traffic=traffic(moved, axes, at),
+        traffic=traffic(moved, axes, at, crossing),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
-        warnings=tuple(layout.lint(config.layout, shapes, axes)),
+        warnings=(*cautions.of_crossing(config.layout, axes, processes), *layout.lint(config.layout, shapes, axes)),
         program=engine.program_cost() if isinstance(engine, CountsCost) else None,
         proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
+        processes=processes,
+        crossing=tuple(crossing),
     )
 
 

@@ -115,7 +115,8 @@ def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
     entries = []
     for axis, count in plan.axes.items():
         boxes = [(str(at), colour(plan.axes, {axis: at})) for at in range(min(count, _LEGEND))]
-        entries.append((f"{axis}={count}", boxes))
+        link = f" {rows.NETWORK}" if axis in plan.crossing else ""
+        entries.append((f"{axis}={count}{link}", boxes))
     mixed = "; mixed: cut over several axes" if len(plan.axes) > 1 else ""
     entries.append((f"grey: whole{mixed}; sheets behind: copies", []))
     lines: list[list[tuple[str, list[tuple[str, Colour]]]]] = [[]]

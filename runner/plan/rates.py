@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from runner import mesh
 from runner.config.schema import MeshConfig, PlanConfig
@@ -15,16 +15,22 @@ PHASES = ("forward", "backward", "update")
 # One device's GB/s to its neighbour, and GFLOP/s in float32. NVIDIA A100 data sheet: NVLink 600 GB/s both ways, 19.5
 # TFLOP/s. Google Cloud TPU v4 page: 2,400 Gbit/s between chips, 275 TFLOP/s (bfloat16; float32 is slower).
 _ACCELERATORS = {"gpu": (300.0, 19_500.0, "an A100's"), "tpu": (300.0, 275_000.0, "a TPU v4 chip's")}
+# One device's GB/s to another process. NVIDIA DGX A100 data sheet: an InfiniBand adapter of 200 Gbit/s a GPU; machines
+# whose GPUs share one have less. TPU v4 chips of all machines of a slice have the same links.
+_NETWORKS = {"gpu": (25.0, "a DGX A100's"), "tpu": (300.0, "a TPU v4 slice's")}
+# JAX over gloo and loopback, on two busy cores: all-reduces of 400 KB take 10 ms in two processes, latency included.
+_CPU_NETWORK_GB_S = 0.04
 # A CPU is one machine, whatever number of virtual devices it is split into: they share its cores and its memory.
 _CPU_GB_S, _CPU_GFLOPS_A_CORE = 10.0, 30.0
 
 
-def rates(config: PlanConfig, mesh_config: MeshConfig) -> Rates:
+def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
     """Returns what times are reckoned with: the config's rates, else those of the mesh's kind of device.
 
     Args:
       config: a rate that is set is one device's.
       mesh_config: axes resolved; the virtual devices of a CPU share its rates.
+      processes: that share the mesh out.
     """
     kind = mesh.device_kind(mesh_config)
     if kind == "cpu":
@@ -39,7 +45,13 @@ def rates(config: PlanConfig, mesh_config: MeshConfig) -> Rates:
     if given:
         set_by = " and ".join(f"plan.{key}" for key in given)
         note = set_by if len(given) == 2 else f"{set_by}; else {note}"
-    return Rates(kind, config.bandwidth_gb_s or bandwidth, config.gflops or gflops, note)
+    network = None
+    if processes > 1:
+        network, whose = _NETWORKS.get(kind, (_CPU_NETWORK_GB_S, "gloo's, measured over loopback"))
+        note += f"; between processes {whose if config.network_gb_s is None else 'plan.network_gb_s'}"
+    return Rates(
+        kind, config.bandwidth_gb_s or bandwidth, config.gflops or gflops, note, config.network_gb_s or network
+    )
 
 
 def utilisation(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
@@ -73,13 +85,16 @@ def ring_factor(kind: str, devices: int, device: str) -> float:
     return 2 * once if kind == "all_reduce" or (kind == "all_gather" and device == "cpu") else once
 
 
-def traffic(collectives: Iterable[Collective], axes: Mapping[str, int], at: Rates) -> tuple[Traffic, ...]:
+def traffic(
+    collectives: Iterable[Collective], axes: Mapping[str, int], at: Rates, crossing: Collection[str] = ()
+) -> tuple[Traffic, ...]:
     """Groups collectives by phase, kind and axis, with the time that they would take.
 
     Args:
       collectives: of one step.
       axes: mesh axis to size.
-      at: the rates.
+      at: the rates; a ring is as fast as its slowest link.
+      crossing: axes whose devices lie in several processes.
     """
     groups: dict[tuple[int, str, str], list[Collective]] = {}
     for each in collectives:
@@ -87,7 +102,10 @@ def traffic(collectives: Iterable[Collective], axes: Mapping[str, int], at: Rate
     found = []
     for (phase, kind, axis), members in sorted(groups.items(), key=lambda item: item[0]):
         count, size = sum(each.count for each in members), sum(each.bytes for each in members)
-        devices = mesh.size({name: axes[name] for name in axis.split("+")})
-        seconds = size * ring_factor(kind, devices, at.device) / (at.bandwidth_gb_s * 1e9)
-        found.append(Traffic(kind, axis, PHASES[phase], count, size, seconds))
+        names = axis.split("+")
+        crosses = any(name in crossing for name in names)
+        speed = (at.network_gb_s if crosses else None) or at.bandwidth_gb_s
+        devices = mesh.size({name: axes[name] for name in names})
+        seconds = size * ring_factor(kind, devices, at.device) / (speed * 1e9)
+        found.append(Traffic(kind, axis, PHASES[phase], count, size, seconds, crosses))
     return tuple(found)

@@ -11,6 +11,7 @@ from runner.plan.base import Plan, Traffic
 _LARGEST = 3  # layers listed by what their outputs take of a device
 WHOLE = "replicated"
 NO_RULE = "no rule"
+NETWORK, INSIDE = "between processes", "inside one"  # of a collective
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def title(plan: Plan) -> str:
     chosen = [
         f"{key}={plan.choices[key]}" for key in ("model", "layout", "optimizer", "dataset") if key in plan.choices
     ]
-    where = f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device})"
+    shared = f", {plan.processes} processes" if plan.processes > 1 else ""
+    where = f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device}{shared})"
     return ", ".join([*chosen, where, f"batch {plan.batch_size}"])
 
 
@@ -138,15 +140,24 @@ def program(plan: Plan) -> Rows:
 
 
 def traffic(plan: Plan) -> Rows:
-    """Returns the collectives of one step by phase, kind and axis."""
+    """Returns the collectives of one step by phase, kind and axis, and where several processes are, by link."""
+    several = plan.processes > 1
     rows: list[tuple[str, ...]] = [
-        (each.phase, each.kind, each.axis, f"{each.count}", size(each.bytes), milliseconds(each.seconds))
+        (
+            each.phase,
+            each.kind,
+            each.axis,
+            *([NETWORK if each.crosses else INSIDE] if several else []),
+            f"{each.count}",
+            size(each.bytes),
+            milliseconds(each.seconds),
+        )
         for each in plan.traffic
     ]
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
-        rows.append(("all", "", "", f"{count}", size(moved), milliseconds(seconds)))
-    columns = ("phase", "kind", "axis", "count", "bytes", "time")
+        rows.append(("all", "", "", *([""] if several else []), f"{count}", size(moved), milliseconds(seconds)))
+    columns = ("phase", "kind", "axis", *(["link"] if several else []), "count", "bytes", "time")
     return Rows(
         "Collectives of one training step, counted in its program", columns, 3, tuple(rows), has_sum=bool(rows)
     )
@@ -163,10 +174,22 @@ def notes(plan: Plan) -> list[str]:
     lines = [
         f"compute: {operations(plan.flops_per_device)} a device and step (estimated), "
         f"{milliseconds(plan.compute_seconds)} at {at.gflops:,.4g} GFLOP/s; "
-        f"collectives: {milliseconds(moving)} at {at.bandwidth_gb_s:,.3g} GB/s",
+        f"collectives: {milliseconds(moving)} at {at.bandwidth_gb_s:,.3g} GB/s"
+        + (f", between processes {at.network_gb_s:,.3g} GB/s" if at.network_gb_s else ""),
         f"rates of one device: {at.note}; times leave out latency and overlap nothing",
     ]
+    if plan.processes > 1:
+        lines.append(_crossing(plan))
     if not plan.traffic:
         lines.append("a step communicates nothing")
     lines += [f"warning: {warning}" for warning in plan.warnings]
     return [*lines, *(f"{each.path}: {note}" for each in plan.variables for note in each.passed)]
+
+
+def _crossing(plan: Plan) -> str:
+    """Says which axes' devices lie in several processes."""
+    inside = [axis for axis, count in plan.axes.items() if count > 1 and axis not in plan.crossing]
+    own = mesh.size(dict(plan.axes)) // plan.processes
+    kept = f"; {', '.join(inside)} {'lies' if len(inside) == 1 else 'lie'} inside one" if inside else ""
+    crossing = f"{', '.join(plan.crossing)} {'crosses' if len(plan.crossing) == 1 else 'cross'} them"
+    return f"{plan.processes} processes of {own} {'device' if own == 1 else 'devices'}: {crossing}{kept}"

@@ -105,6 +105,21 @@ def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given
 
 
 @pytest.mark.slow
+def test_processes_of_a_cluster_that_nobody_rented_are_planned_and_none_is_started(tmp_path: Path) -> None:
+    for name in ("local", "explicit"):
+        folder = tmp_path / name
+        cluster = [f"cluster={name}", "cluster.processes=4"]
+        done = run(
+            tmp_path, "mesh=batch4_model2", "layout=megatron", "engine=jax", *cluster, f"hydra.run.dir={folder}"
+        )
+        plan = planned(folder)
+        assert (plan["processes"], plan["crossing"]) == (4, ["batch"])
+        assert {each["axis"]: each["crosses"] for each in plan["traffic"]} == {"model": False, "batch": True}
+        assert "4 processes of 2 devices: batch crosses them; model lies inside one" in done.stdout
+        assert not (folder / "processes").exists()
+
+
+@pytest.mark.slow
 def test_a_multirun_compares_its_plans(tmp_path: Path) -> None:
     kernels = 'layout.rules=[],[{match: "d./kernel", spec: [batch, null]}]'
     done = run(tmp_path, "-m", "mesh=batch8", kernels, f"hydra.sweep.dir={tmp_path / 'sweep'}")
@@ -129,6 +144,8 @@ def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None
     [
         ("plan.gflops=0", "plan.gflops=0.0 is refused: a number above 0"),
         ("plan.bandwidth_gb_s=-1", "plan.bandwidth_gb_s=-1.0 is refused"),
+        ("plan.network_gb_s=0", "plan.network_gb_s=0.0 is refused: a number above 0"),
+        ("cluster=auto", "a plan needs cluster.processes alone"),
         ("plan.gflop=3", "did you mean plan.gflops?"),
         ("mesh=batch9", "did you mean mesh=batch8?"),
     ],

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from runner.config.schema import MeshConfig, PlanConfig
-from runner.engine.base import ProgramCost
+from runner.config import cautions
+from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
+from runner.engine.base import Collective, ProgramCost
 from runner.plan import compare, rows
+from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import colour, draw
-from runner.plan.rates import rates, utilisation
+from runner.plan.rates import rates, traffic, utilisation
 from runner.plan.table import WIDTH, break_path, show
 from runner.sweep.jobs import Job
 from tests.plan import cases
@@ -146,3 +148,73 @@ def test_a_rate_of_the_config_is_taken_as_it_is() -> None:
     given = rates(PlanConfig(bandwidth_gb_s=25.0), MeshConfig(axes={"batch": 8}, device="gpu"))
     assert (given.bandwidth_gb_s, given.gflops) == (25.0, 19_500.0)
     assert given.note.startswith("plan.bandwidth_gb_s; else")
+
+
+CROSSING = {
+    "traffic": (
+        Traffic("all_reduce", "model", "forward", 2, 1000, 0.001),
+        Traffic("all_reduce", "batch", "backward", 1, 500, 0.002, crosses=True),
+    ),
+    "rates": Rates("gpu", 300.0, 19500.0, "an A100's data sheet", 25.0),
+    "processes": 2,
+    "crossing": ("batch",),
+}
+
+
+def test_what_crosses_processes_takes_the_networks_rate() -> None:
+    at = Rates("gpu", 300.0, 19500.0, "", 25.0)
+    moved = [Collective("all_reduce", axis, "backward", "", 1, 10**9) for axis in ("batch", "model", "batch+model")]
+    found = {each.axis: each for each in traffic(moved, {"batch": 4, "model": 2}, at, ["batch"])}
+    assert {axis: each.crosses for axis, each in found.items()} == {"batch": True, "model": False, "batch+model": True}
+    assert found["batch"].seconds == pytest.approx(1.5 / 25)
+    assert found["model"].seconds == pytest.approx(1.0 / 300)
+    assert found["batch+model"].seconds == pytest.approx(1.75 / 25)
+
+
+def test_several_processes_have_a_slower_link_and_one_has_none() -> None:
+    mesh = MeshConfig(axes={"batch": 8}, device="gpu")
+    assert rates(PlanConfig(), mesh).network_gb_s is None
+    two = rates(PlanConfig(), mesh, 2)
+    assert two.network_gb_s is not None
+    assert two.network_gb_s < two.bandwidth_gb_s
+    given = rates(PlanConfig(network_gb_s=50.0), mesh, 2)
+    assert (given.network_gb_s, given.bandwidth_gb_s) == (50.0, two.bandwidth_gb_s)
+    assert given.note.endswith("between processes plan.network_gb_s")
+    assert rates(PlanConfig(network_gb_s=50.0), MeshConfig(axes={"batch": 8}), 4).network_gb_s == 50.0
+
+
+def test_a_plan_of_several_processes_says_which_axes_cross_and_marks_their_collectives(tmp_path: Path) -> None:
+    plan = cases.plan(**CROSSING)
+    assert [row[3] for row in rows.traffic(plan).rows] == ["inside one", "between processes", ""]
+    assert "2 processes of 4 devices: batch crosses them; model lies inside one" in rows.notes(plan)
+    assert "between processes 25 GB/s" in rows.notes(plan)[0]
+    assert "(gpu, 2 processes)" in rows.title(plan)
+    write_files(plan, tmp_path)
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert (written["processes"], written["crossing"]) == (2, ["batch"])
+    assert [each["crosses"] for each in written["traffic"]] == [False, True]
+    assert "| backward | all_reduce | batch | between processes | 1 |" in (tmp_path / "plan.md").read_text()
+    assert "processes" not in markdown(cases.plan())
+
+
+def test_plans_side_by_side_tell_what_goes_between_processes(tmp_path: Path) -> None:
+    jobs = [Job(number, (f"cluster={name}",), tmp_path / name) for number, name in enumerate(("local", "single"))]
+    for job, fields in zip(jobs, (CROSSING, {}), strict=True):
+        job.folder.mkdir()
+        write_files(cases.plan(**fields), job.folder)
+    held = {row[0]: row[1:] for row in compare.comparison(jobs).rows}
+    assert held["between processes"] == ("1: 500 B, 2 ms", "-")
+
+
+def test_an_order_of_axes_that_lets_layers_wait_for_the_network_is_warned_of() -> None:
+    config = LayoutConfig()
+    (line,) = cautions.of_crossing(config, {"model": 2, "batch": 4}, 2)
+    assert "mesh axis model crosses the 2 processes" in line
+    assert "{batch:4,model:2}" in line
+    for axes, processes in [
+        ({"batch": 4, "model": 2}, 4),  # as it should be
+        ({"batch": 2, "model": 4}, 4),  # the model is larger than a process, in any order
+        ({"model": 2, "batch": 4}, 1),
+        ({"model": 8}, 2),
+    ]:
+        assert cautions.of_crossing(config, axes, processes) == []
