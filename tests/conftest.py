@@ -23,6 +23,7 @@ LONGEST = [
     "tests/sweep/test_sweep.py",
     "tests/verify/test_verify.py",
     "tests/run/test_runs.py",
+    "tests/processes/test_two_machines.py",
     "tests/export/test_commands.py",
     "tests/engine/test_jax_equal_to_keras.py",
     "tests/verify/test_table.py",

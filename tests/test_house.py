@@ -21,7 +21,7 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 ORDER = (
     *("__main__", "cli", "run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
     *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
-    *("config", "host"),
+    *("processes", "config", "host"),
 )
 # Arrows that point up all the same.
 UP = {

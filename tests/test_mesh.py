@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +99,16 @@ def test_size_is_the_product_and_describe_names_the_axes_in_order() -> None:
     assert mesh.size({"batch": 4, "model": 2}) == 8
     assert mesh.describe({"batch": 4, "model": 2}) == "batch=4 model=2"
     assert mesh.describe({"model": 2, "batch": 4}) == "model=2 batch=4"
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
+def test_an_axis_crosses_where_a_group_along_it_lies_in_several_processes(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    axes = {f"axis{number}": count for number, count in enumerate(sizes)}
+    devices = mesh.size(axes)
+    processes = data.draw(st.sampled_from([each for each in range(1, devices + 1) if devices % each == 0]))
+    places = np.arange(devices).reshape(sizes)
+    home = places // (devices // processes)
+    expected = [name for number, name in enumerate(axes) if np.any(home.min(axis=number) != home.max(axis=number))]
+    assert mesh.crossing(axes, processes) == expected

@@ -33,6 +33,14 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/verify/test_tasks.py::test_a_regression_from_a_table_equals_one_device": ("batch4_model2-keras_dtensor",),
     "tests/verify/test_tasks.py::test_a_model_of_two_inputs_equals_one_device": ("batch4_model2-jax",),
     "tests/verify/test_tasks.py::test_a_loss_that_is_scaled_on_the_mesh_is_seen": ("jax",),
+    # Several processes against one; the rest of it, and what starts machines and schedulers, are campaigns.
+    "tests/processes/test_training.py::test_several_processes_train_as_one_does_bit_for_bit": (
+        *("jax-mesh=batch2-replicated-2", "keras_dtensor-mesh=batch4_model2-megatron-2"),
+    ),
+    "tests/processes/test_training.py::test_where_the_sum_has_another_order_losses_stay_within_a_millionth": (),
+    "tests/processes/test_data.py::test_rows_are_read_in_proportion_to_what_a_process_needs": (
+        "{batch:2,model:2}-4-0.5",
+    ),
     # The engines against Keras, step by step.
     "tests/engine/test_equal_to_one_device.py::test_fifty_steps_on_a_mesh_equal_plain_tf_keras": (),
     "tests/engine/test_equal_to_one_device.py::test_the_same_holds_with_the_all_reduces_left_separate": (),

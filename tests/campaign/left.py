@@ -15,7 +15,8 @@ import numpy as np
 from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint
 
-_TIMES = "throughput/"  # metrics that measure time
+_RATES, _USAGE = "throughput/", "system/"
+_TIMES = (_RATES, _USAGE)  # metrics that measure time
 _OF_THE_RUN = "throughput/input_wait"  # logged once, when the run has ended
 _LEFT_OVER = re.compile(r"\.unfinished.*|\.tmp.*|.*\.replaced")  # names of what is not whole
 _WINDOWS = ("train/", "learning_rate")  # metrics of a few steps each
@@ -113,7 +114,7 @@ def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int =
         found += [] if again else _twice(key, others)
         if key.startswith(_TIMES):  # when these come is a matter of time, but for the end of an epoch
             ends = {step for step, _ in resumed.points.get("eval/loss", [])}
-            ends = {max(ends)} if ends and key == _OF_THE_RUN else ends
+            ends = {max(ends)} if ends and key == _OF_THE_RUN else ends if key.startswith(_RATES) else set()
             lacking = sorted(ends - {step for step, _ in others})
             found += [f"{key} lacks steps {lacking}"] if len(lacking) > asked else []
         else:
@@ -151,7 +152,7 @@ def rounded_differences(whole: Left, resumed: Left, *, moved_at: int, rtol: floa
     for key, points in whole.points.items():
         logged = resumed.points.get(key, [])
         found += _twice(key, logged)
-        if not key.startswith((_TIMES, "plan/")) and not {step for step, _ in points} <= {step for step, _ in logged}:
+        if not key.startswith((*_TIMES, "plan/")) and not {step for step, _ in points} <= {step for step, _ in logged}:
             found.append(f"{key} lacks points")
     return found
 

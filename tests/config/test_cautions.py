@@ -19,6 +19,25 @@ def test_many_virtual_devices_a_core_are_warned_of(monkeypatch: pytest.MonkeyPat
     assert line.startswith("256 virtual devices on 2 cores show what a mesh computes, not how fast; ")
 
 
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "a,b", "SLURM_STEP_NUM_TASKS": "2"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(("name", "variables"), [("Slurm", SLURM), ("Open MPI", OPEN_MPI), ("torchrun", TORCHRUN)])
+def test_tasks_of_a_scheduler_that_would_each_train_alone_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, name: str, variables: dict[str, str]
+) -> None:
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    made = config()
+    (line,) = cautions.of_config(made)
+    assert line.startswith(f"{name} started 2 tasks, each of which trains a run of its own; set cluster=auto")
+    for key in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"):
+        monkeypatch.setenv(key, "1")
+    assert cautions.of_config(made) == []
+
+
 @pytest.mark.parametrize(
     ("group", "key", "value", "switch", "on"),
     [

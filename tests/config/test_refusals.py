@@ -56,7 +56,7 @@ REFUSALS = [
     refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
-    refusal("nosuch=1", "nosuch=1", "groups are against, branch, dataset"),
+    refusal("nosuch=1", "nosuch=1", "groups are against, branch, cluster, dataset"),
     refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
     refusal("+trainer.epoch=2", "trainer.epoch", "no such key", "did you mean epochs?"),
     refusal(

@@ -81,7 +81,7 @@ def test_xla_gets_a_thread_a_device_and_one_a_core(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_job_beside_others_takes_the_threads_of_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "4"})
     assert environment.threads(devices=1) == 4
     assert environment.threads(devices=8) == 12

@@ -37,6 +37,7 @@ def test_a_name_says_what_varied_in_as_few_words_as_tell_keys_apart() -> None:
         (2, "refused", "what it said"),
         (129, "killed", "ended by signal 1"),
         (130, "killed", "ended by signal 2"),
+        (138, "killed", "ended by signal 10"),
         (143, "killed", "ended by signal 15"),
         (-9, "killed", "ended by signal 9"),
         (-6, "failed", "the process was aborted by signal 6"),

@@ -21,10 +21,10 @@ from runner.training.checkpoint import storage
 
 write = storage.write
 
-def full(folder, content):
+def full(folder, content, team):
     if content.step > 22:
         raise OSError(28, "No space left on device")
-    return write(folder, content)
+    return write(folder, content, team)
 
 storage.write = full
 from runner.__main__ import main

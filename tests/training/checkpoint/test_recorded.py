@@ -128,7 +128,7 @@ def test_what_no_run_needs_is_refused_in_one_line_that_names_it(override: str, o
         checked([*USUAL, override], own=own)
     assert str(error.value).startswith(f"run=/shared/run is refused: its recorded {override[:120]!r} ")
     assert len(str(error.value).splitlines()) == 1
-    assert "a record may set engine, mesh, layout, model" in str(error.value)
+    assert "a record may set engine, mesh, cluster, layout, model" in str(error.value)
 
 
 @pytest.mark.parametrize("override", ELSEWHERE)

@@ -11,6 +11,7 @@ import pytest
 
 from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
+from runner.processes.team import Team
 from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint, Content
 from tests.numpy_engine import NumpyEngine
@@ -34,10 +35,10 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], N
     write = storage.write
 
     def fill(fails: Callable[[int], bool]) -> None:
-        def full(folder: Path, content: Content) -> Path:
+        def full(folder: Path, content: Content, team: Team) -> Path:
             if fails(content.step):
                 raise FULL
-            return write(folder, content)
+            return write(folder, content, team)
 
         monkeypatch.setattr(storage, "write", full)
 

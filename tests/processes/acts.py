@@ -1,0 +1,136 @@
+"""What processes of the tests do once they have come together; see `tests.processes.worker`."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from runner.config.errors import ConfigError, Interrupted
+from runner.host.signals import heard
+from runner.processes import begin
+from runner.processes.team import current
+
+LONG_S = 60.0
+
+
+def say(**said: object) -> None:
+    """Prints what the tests read."""
+    print(json.dumps({"index": current().index, "pid": os.getpid(), **said}), flush=True)
+
+
+def talk() -> None:
+    """Uses every way to agree."""
+    team = current()
+    told = [team.told(f"step {step}", lambda step=step: {"step": step, "by": team.index}) for step in range(50)]
+    every = [team.every(f"sum {step}", [team.index, step]) for step in range(50)]
+    team.agree("the data's SHA-256", "aa")
+    say(told=told[-1], every=every[-1], long=len(team.told("much", lambda: "x" * 1_000_000)))
+
+
+def fail_first() -> None:
+    """Process 0 can't do what it would tell."""
+    errors = {
+        "disk": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/file"),
+        "other": RuntimeError("no such way"),
+    }
+    caught = {}
+    for key, error in errors.items():
+        try:
+            current().told(key, lambda error=error: (_ for _ in ()).throw(error))
+        except (OSError, RuntimeError) as seen:
+            caught[key] = [type(seen).__name__, getattr(seen, "errno", None), str(seen)]
+    say(caught=caught, after=current().told("after", lambda: "all go on"))
+
+
+def differ() -> None:
+    """Process 2 has other data."""
+    say()
+    current().agree("the data's SHA-256", "bb" if current().index == 2 else "aa")
+
+
+def wait() -> None:
+    """Waits for what process 0 never tells."""
+    say()
+    if current().is_first:
+        time.sleep(LONG_S)
+    current().told("never", lambda: None)
+
+
+def wait_for_all() -> None:
+    """Waits for what the last one never says."""
+    say()
+    if current().index == current().count - 1:
+        time.sleep(LONG_S)
+    current().every("never", None)
+
+
+def stick() -> None:
+    """Waits where nothing wakes it, as in a collective."""
+    begin.on_end(lambda why, signum: say(recorded=why, signum=signum))
+    say()
+    with heard() as stop, stop.deferring():
+        threading.Event().wait(LONG_S)
+
+
+def stand_alone_last() -> None:
+    """Process 1 fails by itself."""
+    say()
+    if current().index == 1:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    current().every("never", None)
+
+
+def refuse_last() -> None:
+    """Process 1 refuses, as all would."""
+    if current().index == 1:
+        raise ConfigError("trainer.epochs=0 is refused: at least 1; set trainer.epochs=1")
+    current().every("never", None)
+
+
+def leave_last() -> None:
+    """Process 1 leaves in its own way."""
+    if current().index == 1:
+        sys.exit("no more of this")
+    current().every("never", None)
+
+
+def step() -> None:
+    """Counts steps, between which a signal is asked for."""
+    say()
+    with heard() as stop, stop.deferring():
+        agreed, done = begin.AgreedStop(stop), 0
+        try:
+            while True:
+                time.sleep(0.02 * (1 + current().index))
+                done += 1
+                agreed.raise_if_requested()
+        except Interrupted as ended:
+            say(step=done, signum=ended.signum)
+            raise
+
+
+def tell_itself() -> None:
+    """Says how it was started, and leaves a process of its own behind."""
+    left = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LONG_S})"])
+    say(
+        session=os.getsid(0),
+        environment=dict(os.environ),
+        arguments=sys.orig_argv[1:],
+        input=sys.stdin.read(),
+        left=left.pid,
+    )
+    print("and on stderr", file=sys.stderr, flush=True)
+
+
+ACTS = {
+    one.__name__: one
+    for one in (
+        *(talk, fail_first, differ, wait, wait_for_all, stick),
+        *(stand_alone_last, refuse_last, leave_last, step, tell_itself),
+    )
+}

@@ -1,0 +1,101 @@
+"""Every command that computes takes a cluster: verify, evaluate, export, sweeps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import forks
+from tests.processes.running import environment, points, run, several
+
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+
+WRONG = """
+import os
+
+os.environ["KERAS_BACKEND"] = "jax"
+import runner.engine.jax.processes as processes
+
+def placed_all(arrays, shardings, plain=processes.placed_all):
+    from runner.processes.team import current
+    if current().index == 1 and "image" in arrays:
+        arrays = {**arrays, "image": arrays["image"] * 0.5}
+    return plain(arrays, shardings)
+
+processes.placed_all = placed_all
+"""
+
+
+@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+def test_verify_holds_several_processes_against_one_device_and_against_one_process(
+    tmp_path: Path, engine: str
+) -> None:
+    chosen = (f"engine={engine}", "mesh=batch4", "layout=fsdp", "verify.steps=3", *several(2))
+    assert "proven: 3 steps on batch=4 equal one device" in run(tmp_path, *chosen, module="runner.verify").stdout
+    done = run(tmp_path, *chosen, "against.processes=1", module="runner.verify")
+    assert f"proven: 3 steps of {engine} in 1 process on batch=4 equal those of {engine} in 2 processes" in done.stdout
+
+
+def test_verify_sees_a_process_that_trains_on_something_else(tmp_path: Path) -> None:
+    worker = (
+        "from runner.verify import worker\nimport sys\n" + WRONG + "if __name__ == '__main__':\n    worker.main()\n"
+    )
+    (tmp_path / "wrong_worker.py").write_text(worker)
+    (tmp_path / "wrong_verify.py").write_text(
+        "from runner.cli import entry\nfrom runner.verify import record\n"
+        "def run(config, composed):\n    record.run(config, composed, worker='wrong_worker')\n"
+        "if __name__ == '__main__':\n    entry.main('wrong_verify')\n"
+    )
+    command = [sys.executable, "-m", "wrong_verify", "dataset=digits", "engine=jax", "mesh=batch2", "verify.steps=2"]
+    done = subprocess.run(
+        [*command, *several(2), f"hydra.run.dir={tmp_path / 'run'}"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "error: d1/kernel" in done.stderr or "differs" in done.stderr
+    assert done.stderr.count("error: ") == 1
+
+
+def test_evaluate_and_export_in_several_processes_give_what_one_gives(tmp_path: Path) -> None:
+    chosen = ("mesh.axes={model:2,batch:2}", "layout=fsdp_megatron", "trainer.epochs=1")
+    run(tmp_path, "engine=jax", *chosen, *several(2))
+    _, ours = points(tmp_path)
+    for count in (1, 4):
+        run(tmp_path, "run=latest", *several(count), module="runner.evaluate", library="jax")
+        _, found = points(tmp_path)
+        key = next(key for key in found if key.startswith("evaluate") and key.endswith("accuracy"))
+        assert found[key][-1][1] == ours["eval/accuracy"][-1][1]
+    done = run(
+        tmp_path,
+        "run=latest",
+        f"export.folder={tmp_path / 'served'}",
+        *several(2),
+        module="runner.export",
+        library="jax",
+    )
+    assert "model.keras" in done.stdout
+    record = json.loads(next((tmp_path / "served").glob("*.json")).read_text())
+    assert record["step"] == 22
+
+
+def test_a_sweep_of_jobs_in_several_processes_has_one_run_a_job(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    command = [sys.executable, "-m", "runner", "-m", "dataset=digits", "engine=jax", "mesh=batch2", "trainer.epochs=1"]
+    command += ["dataset.batch_size=64,128", "trainer.log_model=false", *several(2)]
+    command += [f"hydra.sweep.dir={tmp_path / 'sweep'}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"]
+    done = forks.run(command, cwd=tmp_path, env=environment(tmp_path), timeout=280)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "2 jobs: 2 passed" in done.stdout
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("runner")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    parents = [one for one in found if "mlflow.parentRunId" not in one.data.tags]
+    assert len(parents) == 1
+    assert len(found) == 3
+    assert {one.info.status for one in found} == {"FINISHED"}

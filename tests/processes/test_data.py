@@ -1,0 +1,107 @@
+"""Each process reads the rows that its devices need, and no others; every example counts once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner import mesh
+from tests.processes.running import differences, last, run, several
+
+COUNTED = """
+import json, os
+import numpy as np
+
+class Counted:
+    def __init__(self, size=96, log=""):
+        self.size, self.log = size, log
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, row):
+        with open(f"{self.log}-{os.getpid()}", "a") as file:
+            file.write(f"{row}\\n")
+        rng = np.random.default_rng(row)
+        return {"image": rng.integers(0, 256, (8, 8, 1), np.uint8), "label": int(rng.integers(0, 10))}
+"""
+
+
+@pytest.mark.parametrize(
+    ("axes", "axis", "count", "places"),
+    [
+        ({"batch": 4}, "batch", 2, [[0, 1], [2, 3]]),
+        ({"batch": 2, "model": 4}, "batch", 4, [[0], [0], [1], [1]]),
+        ({"model": 2, "batch": 2}, "batch", 2, [[0, 1], [0, 1]]),
+        ({"model": 2, "batch": 4}, "batch", 4, [[0, 1], [2, 3], [0, 1], [2, 3]]),
+    ],
+)
+def test_a_process_has_its_places_along_an_axis(
+    axes: dict[str, int], axis: str, count: int, places: list[list[int]]
+) -> None:
+    assert [mesh.columns(axes, axis, process, count) for process in range(count)] == places
+
+
+@pytest.mark.parametrize(
+    ("axes", "count", "crosses"),
+    [
+        ({"batch": 4, "model": 2}, 1, []),
+        ({"batch": 4, "model": 2}, 2, ["batch"]),
+        ({"batch": 4, "model": 2}, 8, ["batch", "model"]),
+        ({"model": 2, "batch": 4}, 2, ["model"]),
+        ({"a": 3, "b": 2}, 2, ["a", "b"]),  # three devices a process
+        ({"a": 1, "b": 8}, 4, ["b"]),
+    ],
+)
+def test_axes_whose_neighbours_lie_in_other_processes_cross(
+    axes: dict[str, int], count: int, crosses: list[str]
+) -> None:
+    assert mesh.crossing(axes, count) == crosses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("axes", "count", "share"),
+    [("{batch:2}", 2, 0.5), ("{batch:2,model:2}", 4, 0.5), ("{model:2,batch:2}", 2, 1.0)],
+)
+def test_rows_are_read_in_proportion_to_what_a_process_needs(
+    tmp_path: Path, axes: str, count: int, share: float
+) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    chosen = (
+        *("dataset=custom", "dataset._target_=counted.Counted", f"+dataset.log={tmp_path}/rows", "dataset.test=null"),
+        *(
+            "dataset.batch_size=24",
+            "engine=jax",
+            f"mesh.axes={axes}",
+            "trainer.epochs=2",
+            "dataset.worker_kind=thread",
+        ),
+        *("trainer.accumulate_steps=2", "task.classes=10", "tracking=none"),
+    )
+    run(tmp_path / "alone", *chosen, more={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    (alone,) = _read(tmp_path)
+    run(
+        tmp_path / "together", *chosen, *several(count), more={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    )
+    found = _read(tmp_path)
+    assert differences(last(tmp_path / "alone"), last(tmp_path / "together")) == {}
+    assert len(found) == count
+    trained = 2 * 72  # rows of both epochs, without what the task or a digest asks of all
+    for rows in found:
+        assert len(rows) <= share * trained + (len(alone) - trained) + 1, json.dumps([len(rows), len(alone)])
+    if share < 1:
+        assert sum(map(len, found)) < count * len(alone)
+        assert np.mean([len(rows) for rows in found]) < len(alone)
+
+
+def _read(folder: Path) -> list[list[int]]:
+    """Returns the rows that each process has read since this was asked last."""
+    files = sorted(folder.glob("rows-*"))
+    found = [[int(row) for row in file.read_text().split()] for file in files]
+    for file in files:
+        file.unlink()
+    return found

@@ -1,0 +1,209 @@
+"""Runs of two processes that a real Slurm or a real Open MPI starts and ends."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import forks, stores
+from tests.campaign import training
+from tests.campaign.left import Left, differences, left_in
+from tests.processes.slurm import Slurm, missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+
+RUN = (
+    *("dataset=digits", "mesh=batch2", "engine=jax", "engine.compilation_cache=false", "model.hidden=[24]"),
+    *("trainer.epochs=40", "trainer.evaluate_every=10", "trainer.steps_per_call=2", "trainer.log_every_steps=20"),
+    *("trainer.checkpoint.every_steps=40", "trainer.log_model=false", "trainer.progress=none"),
+)
+LONGEST_S = 300.0  # of a start on a machine that others share
+MPIRUN = ("mpirun", "-n", "2", "--allow-run-as-root", "--oversubscribe")
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    if why := missing():
+        pytest.skip(f"no Slurm here: {why}")
+    cluster = Slurm()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """What the run leaves that our own launcher starts and that nobody ends."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(
+        command(folder, "cluster=local"),
+        cwd=forks.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return left_in(folder, stores.store_in(folder))
+
+
+def command(folder: Path, *overrides: str) -> list[str]:
+    """Returns the command line of a run whose files lie in a folder."""
+    places = (
+        *(f"tracking.uri={stores.store_in(folder)}", f"trainer.checkpoint.folder={folder}/checkpoints"),
+        f"hydra.run.dir={folder}/run",
+    )
+    return [sys.executable, "-m", "runner", *RUN, *places, *overrides]
+
+
+def status(folder: Path) -> str | None:
+    """Returns the status of the folder's only run."""
+    return training.stored(folder / "mlflow.db").status
+
+
+def until(holds: Callable[[], bool], within: float = LONGEST_S) -> None:
+    """Waits until something holds."""
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to hold in time"
+        time.sleep(0.05)
+
+
+def ended_in_the_middle(started: Sequence[str], folder: Path, environment: dict[str, str], signum: int) -> int:
+    """Starts a run, sends its starter a signal after the first checkpoint, and returns the exit code."""
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            started, cwd=forks.ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        until(lambda: any(folder.glob("checkpoints/*/step-*")) or process.poll() is not None)
+        process.send_signal(signum)
+        return process.wait(LONGEST_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ran(started: Sequence[str], environment: dict[str, str]) -> None:
+    """Runs a command to its good end."""
+    done = subprocess.run(
+        started, cwd=forks.ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_srun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(slurm: Slurm, tmp_path: Path, whole: Left) -> None:
+    srun = ("srun", "-X", "-n2")  # -X: the first Ctrl-C goes to the tasks
+    started = [*srun, *command(tmp_path, "cluster=auto")]
+    assert ended_in_the_middle(started, tmp_path, slurm.environment, signal.SIGINT) == 130
+    assert status(tmp_path) == "KILLED"
+    ran([*srun, *command(tmp_path, "cluster=auto", "resume=latest")], slurm.environment)
+    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
+
+
+def test_mpirun_starts_one_run_that_ctrl_c_ends_and_that_goes_on(tmp_path: Path, whole: Left) -> None:
+    """A second after Ctrl-C mpirun kills: what was saved before goes on, and the run's record does not say RUNNING."""
+    if shutil.which(MPIRUN[0]) is None:
+        pytest.skip("no Open MPI here: mpirun is not installed (apt-get install openmpi-bin)")
+    started = [*MPIRUN, *command(tmp_path, "cluster=auto")]
+    assert ended_in_the_middle(started, tmp_path, dict(os.environ), signal.SIGINT) != 0
+    ran([*MPIRUN, *command(tmp_path, "cluster=auto", "resume=latest")], dict(os.environ))
+    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
+
+
+def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
+    slurm: Slurm, tmp_path: Path, whole: Left
+) -> None:
+    script = tmp_path / "job.sh"
+    line = shlex.join(command(tmp_path, "cluster=auto", "cluster.requeue=true"))
+    script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n2 {line}\n")
+    job = slurm.submit(script, "-n2", folder=tmp_path)
+    until(lambda: any(tmp_path.glob("checkpoints/*/step-*")))
+    slurm.ask("scancel", "--signal=USR1", str(job))  # as `#SBATCH --signal=USR1@60` sends it
+    until(lambda: slurm.job(job)["Restarts"] == "1")
+    assert status(tmp_path) == "KILLED"
+    slurm.start_now(job)
+    until(lambda: slurm.job(job)["JobState"] == "COMPLETED")
+    assert f"job {job} is queued again, and goes on with this run" in (tmp_path / "job.log").read_text()
+    assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
+
+
+def waiting(slurm: Slurm, folder: Path, *options: str) -> int:
+    """Submits jobs that wait for a signal, and returns the number when all of them do."""
+    script = folder / "job.sh"
+    script.write_text(
+        f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {sys.executable} -m tests.processes.waiting\n"
+    )
+    job = slurm.submit(script, "-n1", *options, folder=folder)
+    wanted = 2 if options else 1
+    until(lambda: (folder / "job.log").exists() and (folder / "job.log").read_text().count("start 0 of") == wanted)
+    return job
+
+
+def test_a_cancelled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
+    job = waiting(slurm, tmp_path)
+    slurm.ask("scancel", str(job))
+    until(lambda: slurm.job(job)["JobState"] == "CANCELLED")
+    assert f"job {job} is not queued again: its state is C" in (tmp_path / "job.log").read_text()
+    assert slurm.job(job)["Restarts"] == "0"
+
+
+def test_a_job_that_a_person_interrupts_is_not_queued_again(slurm: Slurm, tmp_path: Path) -> None:
+    job = waiting(slurm, tmp_path)
+    slurm.ask("scancel", "--signal=INT", str(job))
+    until(lambda: slurm.job(job)["JobState"] == "FAILED")
+    assert "queued again" not in (tmp_path / "job.log").read_text()
+    assert slurm.job(job)["ExitCode"] == "130:0"
+
+
+def test_one_task_of_an_array_is_queued_again_without_the_others(slurm: Slurm, tmp_path: Path) -> None:
+    job = waiting(slurm, tmp_path, "--array=0-1")
+    slurm.ask("scancel", "--signal=TERM", f"{job}_1")
+    until(lambda: slurm.job(f"{job}_1")["Restarts"] == "1")
+    slurm.start_now(f"{job}_1")
+    until(lambda: slurm.job(f"{job}_1")["JobState"] == "COMPLETED")
+    assert (slurm.job(f"{job}_0")["Restarts"], slurm.job(f"{job}_0")["JobState"]) == ("0", "RUNNING")
+    slurm.ask("scancel", str(job))
+
+
+def test_a_job_that_slurm_would_not_queue_again_is_refused(slurm: Slurm, tmp_path: Path) -> None:
+    """Before anything is loaded, and not when it is too late."""
+    line = command(tmp_path, "cluster=auto", "cluster.requeue=true")
+    done = subprocess.run(
+        ["srun", "-n1", *line], cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "error: cluster.requeue=True is refused: a script's job, and job" in done.stderr
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {shlex.join(line)}\n")
+    job = slurm.submit(script, "--no-requeue", folder=tmp_path)
+    until(lambda: slurm.job(job)["JobState"] == "FAILED")
+    assert f"a job that may start again, and job {job} may not; sbatch --requeue" in (tmp_path / "job.log").read_text()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweeps_job_of_two_tasks_is_one_run_and_not_the_same_run_twice(slurm: Slurm, tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    from mlflow.tracking import MlflowClient
+
+    launcher = ("hydra/launcher=submitit_slurm", "+hydra.launcher.parameters.tasks_per_node=2")
+    sweep = ("-m", "cluster=auto,single", "trainer.epochs=1", f"hydra.sweep.dir={tmp_path}/sweep", *launcher)
+    done = subprocess.run(
+        command(tmp_path, *sweep), cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
+    )
+    assert "2 jobs: 1 passed, 1 refused" in done.stdout, done.stderr
+    assert "one process a job with cluster=single, as each would run all of it" in done.stdout
+    client = MlflowClient(stores.store_in(tmp_path))
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    jobs = [one for one in runs if "mlflow.parentRunId" in one.data.tags]
+    assert [(one.info.run_name, one.info.status) for one in jobs] == [("cluster=auto", "FINISHED")]
+    assert len(runs) == 2, "the job's and the sweep's"
+    assert (tmp_path / "sweep" / "0" / "job-1.log").exists(), "the second task wrote beside the first"

@@ -1,0 +1,89 @@
+"""A run in several processes is the run in one: each parameter, slot, logged point and evaluation, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.processes.running import alike, differences, last, losses, points, run, several
+
+pytestmark = pytest.mark.slow
+
+TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
+
+
+@pytest.mark.parametrize(
+    ("engine", "mesh", "layout", "count"),
+    [
+        ("jax", "mesh=batch2", "replicated", 2),
+        ("jax", TWICE, "fsdp_megatron", 2),
+        ("jax", TWICE, "megatron", 4),
+        ("keras_dtensor", "mesh=batch4_model2", "megatron", 2),
+        ("keras_dtensor", TWICE, "fsdp", 2),
+        ("core_dtensor", TWICE, "megatron", 2),
+    ],
+)
+def test_several_processes_train_as_one_does_bit_for_bit(
+    tmp_path: Path, engine: str, mesh: str, layout: str, count: int
+) -> None:
+    model = "mlp_core" if engine == "core_dtensor" else "mlp"
+    chosen = (f"engine={engine}", mesh, f"layout={layout}", f"model={model}", "trainer.epochs=2")
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    run(alone, *chosen)
+    done = run(together, *chosen, *several(count))
+    assert differences(last(alone), last(together)) == {}
+    (one, theirs), (only, ours) = points(alone), points(together)
+    assert alike(ours) == alike(theirs)
+    assert len(alike(ours)["train/loss"]) == 44
+    assert one.info.status == only.info.status == "FINISHED"
+    assert "test accuracy" in done.stdout
+    assert "[1]" not in done.stdout + done.stderr, "process 0 alone shows what all have to say"
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path: Path, count: int) -> None:
+    chosen = ("engine=jax", "mesh=batch8", "trainer.epochs=5", "trainer.limit_train_batches=20")
+    run(tmp_path / "alone", *chosen)
+    run(tmp_path / "together", *chosen, *several(count))
+    one, other = losses(last(tmp_path / "alone")), losses(last(tmp_path / "together"))
+    assert len(one) == 100
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path) -> None:
+    chosen = ("engine=jax", "mesh=batch2", "trainer.epochs=1", "trainer.profile.start=2", "trainer.profile.steps=1")
+    run(tmp_path, *chosen, *several(2))
+    folder = tmp_path / "run"
+    assert {"runner.log", "config.yaml", "curves.png", "summary.json"} <= {path.name for path in folder.iterdir()}
+    own = folder / "processes" / "1"
+    assert (own / "runner.log").is_file()
+    assert (own / "output.log").is_file()
+    assert not (own / "summary.json").exists()
+    said = [line for line in (own / "runner.log").read_text().splitlines() if "the steps of a call run" in line]
+    merged = (folder / "runner.log").read_text()
+    assert said
+    assert "[process 1] the steps of a call run" in merged
+    only, _ = points(tmp_path)
+    assert only.data.params["cluster.processes"] == "2"
+
+
+def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) -> None:
+    chosen = (
+        *("engine=jax", "mesh=batch2", "optimizer=sgd", "optimizer.learning_rate=1e38", "trainer.epochs=1"),
+        *("trainer.on_nan=restore", "trainer.nan_rate_factor=1e-20", "trainer.checkpoint.every_steps=5"),
+    )
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    told = "back to the checkpoint of step"
+    count = run(alone, *chosen).stdout.count(told)
+    assert run(together, *chosen, *several(2)).stdout.count(told) == count > 0
+    assert differences(last(alone), last(together)) == {}
+
+
+def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) -> None:
+    stop = ("trainer.early_stopping.metric=eval/loss", "trainer.early_stopping.patience=1", "trainer.epochs=9")
+    rate = ("optimizer=sgd", "optimizer.learning_rate=2.0", "optimizer.schedule.name=constant")
+    done = run(tmp_path, "engine=keras_dtensor", "mesh=batch2", *stop, *rate, *several(2))
+    assert "early stopping: eval/loss was best" in done.stdout
+    assert "are taken" in done.stdout

@@ -1,0 +1,49 @@
+"""A process of several that computes nothing: `python -m tests.processes.worker JSON`.
+
+JSON holds `cluster` (keys of the group), `agrees`, and `act`: the name of what it does once all have come. What it
+says is a line of JSON each, with its number and process id.
+"""
+
+from __future__ import annotations
+
+from runner.cli import entry
+
+
+def body() -> int:
+    """Comes to the others, or starts them; then acts."""
+    import json
+    import sys
+
+    from runner.config.errors import ConfigError
+    from runner.config.schema import ClusterConfig
+    from runner.processes import begin, launch
+    from runner.processes.team import ProcessError
+    from runner.sweep import member
+    from tests.processes import acts
+
+    asked = json.loads(sys.argv[1])
+    config = ClusterConfig(**asked["cluster"])
+    member.join()  # the launcher's end is this process's
+
+    def failed(error: Exception, code: int) -> int:
+        if begin.failed(str(error), own=code == 2):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return code
+
+    try:
+        if begin.launches(config):
+            return launch.run(int(config.processes or 1), {})
+        begin.join(config, asked["agrees"])
+        with begin.explained():
+            acts.ACTS[asked["act"]]()
+    except ProcessError as error:
+        return failed(error, error.code)
+    except ConfigError as error:
+        return failed(error, 2)
+    except (OSError, RuntimeError) as error:
+        return failed(error, 1)
+    return 0
+
+
+if __name__ == "__main__":
+    entry.start(body)
