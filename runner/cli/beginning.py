@@ -19,7 +19,7 @@ from runner.config.schema import RunConfig
 from runner.config.secrets import hide_config
 from runner.host import folders
 from runner.host.versions import installed
-from runner.mesh import device_count, device_kind
+from runner.mesh import device_count, device_kind, size
 from runner.processes import begin as processes
 from runner.processes import launch, outputs
 from runner.processes.team import current
@@ -35,7 +35,7 @@ _TRAINS = "runner"
 _ALONE = ("runner.plan",)  # commands that compute nothing with the mesh
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
 # What every process has its own of, or that only process 0 looks at.
-_OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.")
+_OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.uri")
 
 
 class Refused(BaseException):  # Hydra turns what a callback raises into a warning, unless it is no Exception
@@ -65,8 +65,11 @@ class Begun:
     subdir: str | None
 
     def withdraw(self) -> None:
-        """Takes back what was written before the run was refused after all; what has run stays."""
-        if not (self.claim.folder / "config.yaml").exists():
+        """Takes back what was written before the run was refused after all; what has run stays.
+
+        So does what several processes wrote, into a folder that the next run may take.
+        """
+        if current().count == 1 and not (self.claim.folder / "config.yaml").exists():
             _close_logs(self.claim.folder)
             hydras = [f"{self.subdir}/{name}" for name in _HYDRA_FILES] if self.subdir else []
             self.claim.withdraw([LOG, *hydras])
@@ -126,7 +129,7 @@ def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
     cluster = config.cluster
     if processes.launches(cluster):
         folders.check(_DIR, directory(composed, _DIR))
-        gpus = processes.local_gpus(device_count(config.mesh)) if device_kind(config.mesh) == "gpu" else []
+        gpus = processes.local_gpus(size(config.mesh.axes)) if device_kind(config.mesh) == "gpu" else []
         raise SystemExit(launch.run(int(cluster.processes or 1), member.environment(), gpus))
     if not processes.is_one_of_several(cluster):
         return None

@@ -27,7 +27,7 @@ def check(config: RunConfig) -> None:
     if config.cluster.requeue:
         if "SLURM_JOB_ID" not in os.environ and not place.is_presumed():
             raise refuse(
-                "cluster.requeue", True, allowed="a job of Slurm's, and this is none", mend="leave cluster.requeue out"
+                "cluster.requeue", True, allowed="a job of Slurm's, and this is none", mend="set cluster.requeue=false"
             )
         if not config.trainer.checkpoint.enabled:
             raise refuse(
@@ -36,7 +36,7 @@ def check(config: RunConfig) -> None:
                 allowed="a run that saves checkpoints, which it goes on from",
                 mend="set trainer.checkpoint.enabled=true",
             )
-    if count > 1 and config.mesh.device == "tpu":
+    if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise refuse("cluster.processes", count, allowed="1 on TPUs", mend="use cluster=single")
 
 

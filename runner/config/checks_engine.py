@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner import mesh
 from runner.config.checks_values import changed, one_of, positive
 from runner.config.errors import refuse
 from runner.config.schema import EngineConfig, RunConfig
@@ -74,6 +75,10 @@ def _check_processes(config: RunConfig) -> None:
         return
     if other != 1:
         raise refuse(key, other, allowed="1, or null", mend=f"set {key}=1")
+    if mesh.device_kind(config.mesh) != "cpu":
+        raise refuse(
+            key, other, allowed="virtual devices of the CPU, which one process can hold", mend="set mesh.device=cpu"
+        )
     if place.count(config.cluster) == 1:
         raise refuse(key, other, allowed="a run in several processes", mend="set cluster=local too, or leave it out")
 

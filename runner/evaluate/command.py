@@ -48,6 +48,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with heard():
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = _loaded(config, saved.encoding)
+        team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         source, split = _chosen(config, data)
         task.check_split(source, split)

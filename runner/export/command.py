@@ -68,6 +68,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with heard():
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = runner.data.load_run(config, saved.encoding)
+        team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants)
         spec = DataSpec(task.arrays, task)
         served = Served(spec, data.encoding)

@@ -12,4 +12,9 @@ def available() -> int:
     given = os.environ.get(VARIABLE, "")
     if given.isdigit() and int(given):
         return int(given)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(own()) or os.cpu_count() or 1
+
+
+def own() -> list[int]:
+    """Returns the numbers of the cores that this process may run on; none where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from runner.config.errors import ConfigError, DataError, Interrupted
+from runner.config.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.config.schema import ClusterConfig
 from runner.host import cores
 from runner.host.signals import SIGNALS, StopRequest, at_exit
@@ -54,7 +54,8 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     team.enter(member)
     at_exit(leave)
     member.come(agrees, config.start_timeout, address)
-    beside = member.every("machines", platform.node()).count(platform.node())
+    own = [platform.node(), cores.own()]  # a scheduler may have dealt the cores out already
+    beside = member.every("machines", own).count(own)
     os.environ.setdefault(cores.VARIABLE, str(max(1, cores.available() // beside)))
 
 
@@ -96,7 +97,7 @@ def explained() -> Iterator[None]:
         return
     try:
         yield
-    except (ProcessError, ConfigError, DataError):
+    except (ProcessError, ConfigError, DataError, TrackingError):
         raise
     except Exception as error:
         text = str(error).lower()
@@ -157,7 +158,7 @@ def local_gpus(count: int) -> list[str]:
     """Returns the numbers of this machine's GPUs that processes share out.
 
     Args:
-      count: of GPUs there.
+      count: of GPUs that the mesh needs; as many are there.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",") if visible else [str(number) for number in range(count)]
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]

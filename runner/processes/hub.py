@@ -106,13 +106,17 @@ class Hub:
             said = json.loads(await asyncio.wait_for(reader.readline(), SILENCE_S))
             if said.get("token") == self._token and said.get("kind") == "lost" and self._token:
                 self._lose(said)
-            if said.get("kind") != "join" or said.get("token") != self._token:
+            if said.get("kind") != "join":
+                return
+            if said.get("token") != self._token or not 0 <= int(said["index"]) < max(self._count, int(said["count"])):
+                why = "another run's process 0 listens there; set cluster.coordinator to a free port"
+                writer.write(_line({"kind": "ended", "why": why, "signum": None, "code": 1, "index": None}))
                 return
             index = self._join(said, writer)
             while index is not None and (line := await reader.readline()):
                 self._guests[index].heard = time.monotonic()
                 self._take(index, json.loads(line), line)
-        except (TimeoutError, OSError, ValueError, TypeError, AttributeError, LookupError):
+        except (TimeoutError, OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
             pass  # a stranger, or one whose connection broke
         finally:
             if index is not None and not self._guests[index].left:

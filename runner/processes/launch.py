@@ -53,7 +53,8 @@ def run(count: int, environment: dict[str, str], gpus: Sequence[str] = ()) -> in
     """
     place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local")
     signals: list[int] = []
-    before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in SIGNALS}
+    heard = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]  # under nohup a hangup is not
+    before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in heard}
     children: list[Child] = []
     try:
         for index in range(count):

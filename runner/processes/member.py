@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-from runner.config.errors import Interrupted
+from runner.config.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
 from runner.config.secrets import scrub
 from runner.processes.hub import BEAT_S, LONGEST, SILENCE_S, Hub
 from runner.processes.place import Place
@@ -29,6 +29,7 @@ T = TypeVar("T")
 _AGAIN_S = 0.2  # between tries to reach process 0
 _ALONE_S = 5.0  # that the main thread has to end by itself
 _END_S = 25.0  # that the record of an end may take
+_KINDS = {one.__name__: one for one in (ConfigError, DataError, EngineError, TrackingError)}
 Ending = Callable[[str, int | None], None]
 
 
@@ -102,6 +103,11 @@ class Member(Team):
                 f"process 0 can't listen at {place.host}:{place.port} ({error.strerror}); set cluster.coordinator to "
                 "a free port of the machine that process 0 runs on"
             ) from error
+        if not _is_loopback(place.host) and _is_loopback(str(listening.getsockname()[0])):
+            raise ProcessError(
+                f"{place.host} stands for {listening.getsockname()[0]} on this machine, which no other one reaches; "
+                "set cluster.coordinator to an address of process 0's machine"
+            )
         return Hub(listening, place.count, place.token, start_timeout)
 
     def _connected(self, start_timeout: float) -> socket.socket:
@@ -166,7 +172,8 @@ class Member(Team):
                 case "first" if "usage" in said:
                     self._usage[said["index"]] = said["usage"]
                 case "first":
-                    self.on_log(said)
+                    with suppress(Exception):  # a full disk, or a record of another version
+                        self.on_log(said)
             self._heard.notify_all()
         if said["kind"] == "ended":
             self._end(said)
@@ -236,8 +243,12 @@ class Member(Team):
           own: the line names no process, as all may have the same to say.
         """
         if self._ended is None and (code == 0 or self.has_agreed_to_end):
-            with suppress(ProcessError, Interrupted):
+            try:
                 self.every("the end", True)
+            except ProcessError as error:
+                code = code or (0 if self.is_first else error.code)
+            except Interrupted as error:
+                code = code or (0 if self.is_first else 128 + error.signum)
         if self._ended is None and (why or signum) and not self.has_agreed_to_end:
             self._say("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
         elif self._ended is None:
@@ -285,7 +296,7 @@ class Member(Team):
             try:
                 made = make()
             except Exception as error:
-                told = {"error": getattr(error, "strerror", None) or str(error)}
+                told = {"error": getattr(error, "strerror", None) or str(error), "kind": _kind(error)}
                 if isinstance(error, OSError):
                     told["errno"] = error.errno
                 self._say("post", key=key, value=told)
@@ -294,17 +305,17 @@ class Member(Team):
             return made
         said = self._awaited(self._posts, key, given_up)
         if "errno" in said:
-            raise OSError(said["errno"] or 0, f"{said['error']} (process 0)")
+            raise OSError(said["errno"] or 0, said["error"])
         if "error" in said:
-            raise RuntimeError(f"{said['error']} (process 0)")
+            raise _KINDS.get(said["kind"], RuntimeError)(said["error"])
         found: T = said["made"]
         return found
 
-    def every(self, key: str, value: Any) -> list[Any]:
+    def every(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
         """Returns the values of all processes; see `Team`."""
         self.check()
         self._say("all", key=key, value=value)
-        found: list[Any] = self._awaited(self._alls, key)
+        found: list[Any] = self._awaited(self._alls, key, given_up)
         return found
 
     def _awaited(self, box: dict[str, Any], key: str, given_up: Callable[[], bool] | None = None) -> Any:
@@ -350,3 +361,12 @@ class Member(Team):
     def log(self, record: Mapping[str, object]) -> None:
         """Sends a record of this process's log to process 0."""
         self._say("first", **record)
+
+
+def _kind(error: Exception) -> str:
+    """Returns by what name the others raise an error that process 0 met."""
+    return next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -32,7 +32,7 @@ class Place:
       count: how many they are.
       host: where process 0 listens.
       port: likewise.
-      token: what a process must know to be let in; empty where a scheduler, or a person, started them.
+      token: what a process must know to be let in: a secret of our launcher's, or a job's name; empty for none.
       found: who told, in a word.
     """
 
@@ -46,7 +46,7 @@ class Place:
     @property
     def is_launched(self) -> bool:
         """Whether our launcher started it, which shows what the processes say."""
-        return bool(self.token)
+        return self.found == "local"
 
     def environment(self) -> dict[str, str]:
         """Returns the variable that hands this to a process."""
@@ -117,7 +117,8 @@ def find(config: ClusterConfig) -> Place | None:
             mend="set it, as cluster.coordinator=10.0.0.1:29400",
         )
     assert count is not None
-    place = Place(index, count, host, port, found=found.found if found else config.name)
+    told_by = found or Place(index, count, host, port)
+    place = Place(index, count, host, port, told_by.token, told_by.found)
     _check_numbers(place)
     return place if count > 1 else None
 
@@ -237,7 +238,7 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
     job = int(environ["SLURM_JOB_ID"]) * 16 + _number(environ.get("SLURM_STEP_ID"))
     # A node's name in Slurm need not be one that resolves.
     host = _LOOPBACK if environ.get("SLURM_STEP_NUM_NODES") == "1" else first_node(environ["SLURM_STEP_NODELIST"])
-    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), found="Slurm")
+    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), f"Slurm {job}", "Slurm")
 
 
 def first_node(nodes: str) -> str:
@@ -261,7 +262,7 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     else:
         found = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
         host = found[1] if found else ""
-    return Place(int(environ["OMPI_COMM_WORLD_RANK"]), size, host, _port(job), found="Open MPI")
+    return Place(int(environ["OMPI_COMM_WORLD_RANK"]), size, host, _port(job), f"Open MPI {job}", "Open MPI")
 
 
 def _torchrun(environ: Mapping[str, str]) -> Place | None:

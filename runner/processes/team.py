@@ -57,18 +57,19 @@ class Team:
         del key, given_up
         return make()
 
-    def every(self, key: str, value: Any) -> list[Any]:
+    def every(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
         """Returns the values of all processes, in their order.
 
         Args:
           key: names the value.
           value: this process's, of what JSON can hold.
+          given_up: tells whether nobody wants them any more, as another process may never say its own.
 
         Raises:
-          ProcessError: the run has ended.
+          ProcessError: the run has ended, or it is given up.
           Interrupted: likewise, by a signal.
         """
-        del key
+        del key, given_up
         return [value]
 
     def agree(self, what: str, value: object) -> None:

@@ -30,7 +30,7 @@ from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
 from runner.processes import requeue
-from runner.processes.begin import AgreedStop
+from runner.processes.begin import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.run.record import ENDED, open_run, recorded
 from runner.run.report import Outcome, record_result, show_result
@@ -250,6 +250,7 @@ def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
     except OSError as error:  # the same disk is full, or it is another
         logger.exception("results are not recorded")
         raise UnsavedError(f"{result.unsaved}; not all of its results are recorded ({error})") from error
+    finish_together()  # process 0 has more to record than the others
     raise UnsavedError(result.unsaved)
 
 

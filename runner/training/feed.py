@@ -110,7 +110,13 @@ class Examples:
         return self._finished(self._begun(epoch, indices), indices, weight, len(indices), f"read {epoch}")
 
     def chunks(
-        self, plan: Plan, size: Callable[[int], int], capacity: int, epoch: int = 0, name: str = ""
+        self,
+        plan: Plan,
+        size: Callable[[int], int],
+        capacity: int,
+        epoch: int = 0,
+        name: str = "",
+        given_up: Callable[[], bool] | None = None,
     ) -> Iterator[HostBatches]:
         """Yields a plan's batches, several a device call.
 
@@ -120,6 +126,7 @@ class Examples:
           capacity: first dim of every call's arrays; what is behind its steps is not computed.
           epoch: from 0.
           name: of this use of the plan, by which processes speak of its batches.
+          given_up: tells whether nobody takes them any more.
         """
 
         def begun() -> Iterator[tuple[Reading | None, Rows, Array]]:
@@ -132,7 +139,7 @@ class Examples:
 
         made = _one_ahead(begun()) if self.reader.in_background else begun()
         for number, (reading, indices, weight) in enumerate(made):
-            yield self._finished(reading, indices, weight, capacity, f"{name} {number}")
+            yield self._finished(reading, indices, weight, capacity, f"{name} {number}", given_up)
 
     def _begun(self, epoch: int, indices: Rows) -> Reading | None:
         """Begins to read what a batch has of examples; of rows alone, there is nothing to read."""
@@ -145,11 +152,17 @@ class Examples:
         return type(self.task).weights is not Task.weights
 
     def _finished(
-        self, reading: Reading | None, indices: Rows, weight: Array, capacity: int, name: str
+        self,
+        reading: Reading | None,
+        indices: Rows,
+        weight: Array,
+        capacity: int,
+        name: str,
+        given_up: Callable[[], bool] | None = None,
     ) -> HostBatches:
         read = {} if reading is None else reading.result()
         if self.share is not None and read:
-            weights, read = self._shared(read, weight, self.share(indices.shape[1]), name)
+            weights, read = self._shared(read, weight, self.share(indices.shape[1]), name, given_up)
         else:
             weights = self.task.weights({**read, WEIGHT: weight})
         arrays = {ROW: indices.astype(np.int32)} if self.cached else {name: read[name] for name in self.task.arrays}
@@ -157,12 +170,17 @@ class Examples:
         return HostBatches(padded, _padded(weights, capacity), len(indices))
 
     def _shared(
-        self, read: Mapping[str, Array], weight: Array, own: Array, name: str
+        self,
+        read: Mapping[str, Array],
+        weight: Array,
+        own: Array,
+        name: str,
+        given_up: Callable[[], bool] | None,
     ) -> tuple[Array, dict[str, Array]]:
         """Returns the weights of all examples, and arrays of whole batches with the examples of this process alone."""
         if self._weighs_arrays:
             mine = self.task.weights({**read, WEIGHT: weight[:, own]})
-            told = current().every(f"weights {name}", [own.tolist(), mine.tolist()])
+            told = current().every(f"weights {name}", [own.tolist(), mine.tolist()], given_up=given_up)
             weights = np.zeros(weight.shape, mine.dtype)
             for rows, values in told:
                 weights[:, rows] = np.asarray(values, mine.dtype).reshape(len(weight), -1)
@@ -236,7 +254,7 @@ def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, ca
     train = examples(data.train, cached=cached, microbatches=config.trainer.accumulate_steps)
     if config.trainer.overfit_batches is not None:
         plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
-        seen = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()  # few enough
+        seen = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()  # by every process
         return Splits(train, examples(ArraySource(seen, data.train.specs)), "overfit", None)
     test = None if data.validation is None else examples(data.test)
     return Splits(train, examples(data.selecting), data.selecting_name, test)
@@ -276,7 +294,9 @@ def training(
 
     def chunks() -> Iterator[HostBatches]:  # the order is drawn on the other thread too
         plan = epoch_plan(config, train.size, epoch, steps, done)
-        yield from train.chunks(plan, size, chosen.capacity, drawn_epoch(config, epoch), name)
+        yield from train.chunks(
+            plan, size, chosen.capacity, drawn_epoch(config, epoch), name, lambda: made[0].is_closed
+        )
 
     made.append(Prefetcher(chunks(), place, config.dataset.prefetch))
     return made[0]

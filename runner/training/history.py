@@ -140,6 +140,10 @@ class History:
         for _, pending in self._pending:
             pending.read()
 
+    def give_up(self) -> None:
+        """Forgets the calls that are still out."""
+        self._pending.clear()
+
     def go_back(self, restore: Restore, arrays: Mapping[str, Array]) -> None:
         """Goes on from a checkpoint of this run, forgetting what came after it.
 

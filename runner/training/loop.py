@@ -15,6 +15,7 @@ from runner.engine.base import Engine, HostBatches
 from runner.metrics import TEST
 from runner.optim import schedules
 from runner.processes.begin import AgreedStop
+from runner.processes.team import current
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, stopping
 from runner.training.checkpoint.files import DamagedError
@@ -190,6 +191,10 @@ def train(
         else:
             if unsaved := hooks.saver.save_last(run.step, run.history):
                 raise Interrupted(interrupted.signum, unsaved) from None
+        raise
+    except Exception as error:
+        if current().count > 1 and not isinstance(error, NotFiniteError):
+            run.history.give_up()  # to read what is out takes the others, which may have no such error
         raise
     finally:
         try:

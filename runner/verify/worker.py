@@ -39,6 +39,7 @@ else:  # each imports its engine's library, for which the environment must be se
 
 _LONGEST = 600  # characters of a library's error that are told
 _POLL_S = 0.02
+_PATIENT_S = 1e6
 _SELDOM = 200_000, 20, 20  # a trace makes next to no garbage, and many objects to search for it
 
 
@@ -96,7 +97,8 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     if side == "against":
         request = replace(request, config=second(request.config))
     if told() is not None:
-        processes.join(request.config.cluster, {"the side": side})
+        # Process 0's sides may take turns; a child that dies ends its parent, which the others hear of.
+        processes.join(replace(request.config.cluster, start_timeout=_PATIENT_S), {"the side": side})
     registry.load(request.config)
     if side == "again":
         return _again(request, folder)
@@ -148,7 +150,7 @@ def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
             time.sleep(_POLL_S)
         return read_arrays(file)
 
-    found = train(request, reference, ahead=not file.exists())
+    found = train(request, reference, ahead=current().told("compiles ahead", lambda: not file.exists()))
     if current().is_first:
         write_arrays(folder / f"{side}.npz", found)
     return {}

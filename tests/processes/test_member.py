@@ -44,15 +44,13 @@ def test_what_is_told_reaches_all_and_what_all_say_comes_in_their_order(tmp_path
 
 
 def test_what_process_0_could_not_do_fails_in_all_alike_and_they_go_on(tmp_path: Path) -> None:
-    for index, end in enumerate(ends(tmp_path, "fail_first")):
+    for end in ends(tmp_path, "fail_first"):
         (said,) = end.said
-        where = " (process 0)" if index else ""
         assert (end.code, end.lines) == (0, [])
         kind, number, text = said["caught"]["disk"]
         assert (kind, number) == ("OSError", 28)
         assert text.startswith("[Errno 28] No space left on device")
-        assert text.endswith(where)
-        assert said["caught"]["other"] == ["RuntimeError", None, f"no such way{where}"]
+        assert said["caught"]["other"] == ["RuntimeError", None, "no such way"]
         assert said["after"] == "all go on"
 
 
@@ -103,6 +101,8 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path: Path, act: str, who:
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_signal_to_one_ends_all_at_the_same_step(tmp_path: Path, who: int, signum: signal.Signals) -> None:
+    if signal.getsignal(signum) == signal.SIG_IGN:
+        pytest.skip("this signal is ignored here, as under nohup")
     with closing(*team(tmp_path, "step")) as started:
         all_here(started)
         started[who].send(signum)

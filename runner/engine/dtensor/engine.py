@@ -21,7 +21,7 @@ from runner.data.base import WEIGHT, Array
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
-from runner.engine.dtensor import canary, collectives
+from runner.engine.dtensor import canary, collectives, processes
 from runner.engine.dtensor.adapters import Model, make_adapter
 from runner.engine.dtensor.arrays import layout_of, pack, unpack
 from runner.engine.dtensor.explain import compile_error, is_compile_error
@@ -188,7 +188,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns the training call, compiled by calling it for no step.
 
         DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it refuses
-        one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried.
+        one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried,
+        but not of several processes, whose compilations must be alike.
 
         Raises:
           tf.errors.InvalidArgumentError: it was refused each time, or something else is wrong.
@@ -200,7 +201,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 call(batches.arrays, self._numbers(batches, 0, 0))
                 break
             except tf.errors.InvalidArgumentError as error:
-                if _TAKEN not in str(error) or not left:
+                if _TAKEN not in str(error) or not left or not processes.is_here(self._mesh):
                     raise
                 logger.warning("compiling again: %s", error.message)
             except Exception:
@@ -226,7 +227,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 sums, regularization = self._train(batches.arrays, numbers)
                 break
             except tf.errors.InvalidArgumentError as error:  # DTensor may lower a program once more, as in `_compiled`
-                if _TAKEN not in str(error) or not left:
+                if _TAKEN not in str(error) or not left or not processes.is_here(self._mesh):
                     raise
                 logger.warning("compiling again: %s", error.message)
                 self._train = None

@@ -47,6 +47,8 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
             allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
             mend="use mesh.device=cpu",
         )
+    elif team.count > 1:
+        tf.config.set_visible_devices(physical[:count], kind)  # a mesh of several processes takes all that are seen
     processes.connect(team, kind)
     return [f"{kind}:{i}" for i in range(count)]
 

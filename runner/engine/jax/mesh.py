@@ -30,12 +30,15 @@ def configure(config: MeshConfig) -> Mesh:
     enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
     if kind == "cpu" and not enough:
         jax.config.update("jax_num_cpu_devices", count // team.count)
-    if not enough:
+    if not private.devices_are_made():
         processes.connect(team)
     try:
         devices = jax.devices(kind)
     except RuntimeError:  # a JAX without support for the kind
         devices = []
+    own = count // team.count  # of each process's, in their order
+    of = [[one for one in devices if one.process_index == index] for index in range(team.count)]
+    devices = [one for found in of for one in found[:own]]
     if len(devices) < count:
         raise refuse(
             "mesh.device",
@@ -44,4 +47,4 @@ def configure(config: MeshConfig) -> Mesh:
             mend="use mesh.device=cpu, or install JAX for that kind, as pip install 'jax[cuda12]'",
         )
     # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
-    return Mesh(np.array(devices[:count]).reshape(list(config.axes.values())), tuple(config.axes))
+    return Mesh(np.array(devices).reshape(list(config.axes.values())), tuple(config.axes))

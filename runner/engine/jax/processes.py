@@ -12,11 +12,10 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from runner.data.base import Array
 from runner.engine.jax import private
@@ -24,7 +23,6 @@ from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.team import Team
 
-T = TypeVar("T")
 _NEVER_S = 10**8  # no watch of JAX's
 _START_S = 120
 _BYTES = 1 << 16
@@ -38,18 +36,21 @@ def connect(team: Team) -> None:
     where = f"{_quoted(host)}:{port}"
     private.bind_gloo(team.address)
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM from us
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        del os.environ[name]  # the service is asked at once, without any between
-    jax.distributed.initialize(
-        coordinator_address=where if team.is_first else f"127.0.0.1:{_relay(host, port)}",
-        coordinator_bind_address=where,
-        num_processes=team.count,
-        process_id=team.index,
-        cluster_detection_method="deactivate",
-        initialization_timeout=_START_S,
-        heartbeat_timeout_seconds=_NEVER_S,
-        shutdown_timeout_seconds=1,
-    )
+    # The service is asked at once, without any proxy between.
+    proxies = {name: os.environ.pop(name) for name in list(os.environ) if name.lower().endswith("_proxy")}
+    try:
+        jax.distributed.initialize(
+            coordinator_address=where if team.is_first else f"127.0.0.1:{_relay(host, port)}",
+            coordinator_bind_address=where,
+            num_processes=team.count,
+            process_id=team.index,
+            cluster_detection_method="deactivate",
+            initialization_timeout=_START_S,
+            heartbeat_timeout_seconds=_NEVER_S,
+            shutdown_timeout_seconds=1,
+        )
+    finally:
+        os.environ.update(proxies)
 
 
 def _quoted(host: str) -> str:
@@ -101,8 +102,3 @@ def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedShardin
 def is_here(value: jax.Array) -> bool:
     """Tells whether this process holds all of an array."""
     return bool(value.is_fully_addressable or value.is_fully_replicated)
-
-
-def whole(sharding: NamedSharding) -> NamedSharding:
-    """Returns the sharding of an array that every device of the same mesh holds whole."""
-    return NamedSharding(sharding.mesh, PartitionSpec())

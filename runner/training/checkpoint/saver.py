@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine
 from runner.processes.team import ALONE, Team
@@ -81,7 +82,7 @@ class _Failed:
     """
 
     step: int
-    error: Exception
+    error: BaseException
     best: Mapping[str, Any] | None
 
 
@@ -251,6 +252,8 @@ class CheckpointSaver(Saver):
             self._thread.join()
 
     def _put(self, step: int, history: History, best: Mapping[str, Any] | None) -> None:
+        if self._team.count > 1 and step == self._saved_step:
+            self._queue.join()  # all processes must know alike whether that write has failed
         failed = self._failed if self._failed is not None and self._failed.step == step else None
         if step == self._saved_step and best is None and failed is None:
             return
@@ -265,7 +268,7 @@ class CheckpointSaver(Saver):
             content, best = item
             try:
                 self._write(content, best)
-            except Exception as error:
+            except (Exception, Interrupted) as error:
                 logger.exception("checkpoint of step %d", content.step)
                 self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
             finally:
@@ -274,7 +277,7 @@ class CheckpointSaver(Saver):
     def _write(self, content: Content, best: Mapping[str, Any] | None) -> None:
         try:
             self._kept.write(content, best)
-        except Exception as error:
+        except (Exception, Interrupted) as error:
             self._failed = _Failed(content.step, error, best)
             if best is not None:
                 self._failed_best = self._failed
@@ -298,7 +301,7 @@ def _improves(goal: Objective, value: float, best: Mapping[str, Any] | None) -> 
     return goal.improves(value, best["value"])
 
 
-def _is_full(error: Exception) -> bool:
+def _is_full(error: BaseException) -> bool:
     """Returns whether a disk or a quota is full; safetensors tells that in words."""
     full = (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
