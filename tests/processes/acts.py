@@ -118,7 +118,7 @@ def tell_itself() -> None:
     """Says how it was started, and leaves a process of its own behind."""
     left = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LONG_S})"])
     say(
-        session=os.getsid(0),
+        group=os.getpgid(0),
         environment=dict(os.environ),
         arguments=sys.orig_argv[1:],
         input=sys.stdin.read(),

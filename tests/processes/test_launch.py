@@ -36,13 +36,13 @@ def end_of(launcher: Process, pids: Mapping[int, int]) -> End:
     return done
 
 
-def test_each_process_is_the_same_command_with_a_session_and_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_each_process_is_the_same_command_with_a_group_and_an_environment_of_its_own(tmp_path: Path) -> None:
     with launched(tmp_path, "tell_itself", 3) as (launcher, pids):
         done = end_of(launcher, pids)
         assert done.code == 0
         assert len(done.said) == 3
         for said in done.said:
-            assert said["session"] == said["pid"] != launcher.process.pid
+            assert said["group"] == said["pid"] != launcher.process.pid
             assert said["arguments"][:2] == ["-m", "tests.processes.worker"]
             assert said["input"] == ""
             variables = said["environment"]
