@@ -2,7 +2,8 @@
 
 Prints a line each as it goes, and exits with 1 where one fails. Without words, all; with words, the rows that hold
 every word. A word with `=` is an override for all rows: `engine=jax` holds that engine against Keras 3 on one device,
-`against.engine=jax` compares two engines. Tests run the rows of `SHORT`.
+`against.engine=jax` compares two engines. `--processes 2` takes rows of their own, on meshes whose axes cross the
+processes in every way. Tests run the rows of `SHORT`.
 """
 
 from __future__ import annotations
@@ -129,6 +130,16 @@ SHORT = [
 ]
 
 
+def crossing() -> list[Row]:
+    """Returns rows for several processes: the batch crosses them, the model's axis lies in one or crosses them."""
+    rows = []
+    for model in ("mlp", "convnet", "vit"):
+        rows += [Row(model, "batch8", "fsdp")]
+        rows += [Row(model, "batch4_model2", layout) for layout in ("megatron", "fsdp")]
+        rows += [Row(model, "", layout, ("mesh.axes={model:2,batch:4}",)) for layout in ("megatron", "fsdp")]
+    return rows
+
+
 def verify(row: Row, folder: Path, steps: int, more: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Runs `runner.verify` for a row.
 
@@ -151,9 +162,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs="*")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=1)
     chosen = parser.parse_args()
     failed, more = 0, [word for word in chosen.words if "=" in word]
-    for row in TABLE:
+    if chosen.processes > 1:
+        more += ["cluster=local", f"cluster.processes={chosen.processes}"]
+    for row in TABLE if chosen.processes == 1 else crossing():
         if not all(word in row.name.split("-") for word in chosen.words if word not in more):
             continue
         with tempfile.TemporaryDirectory() as folder:
