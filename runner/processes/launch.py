@@ -32,6 +32,7 @@ LAUNCHER_VARIABLE = "RUNNER_LAUNCHER"  # id of the process that started this one
 _GRACE_S = 45.0  # for the others to end by themselves, their last words recorded
 _AGAIN_S = 5.0  # likewise, after a second signal
 _UNHEARD_S = 10.0  # likewise, where there is no switchboard, and so nothing to be recorded
+_STOPPED_S = 17.0  # that one may be stopped, as by SIGSTOP; of one that has come the switchboard knows sooner
 _AFTER_FIRST_S = 3.0  # likewise, where process 0, which records, has failed
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
@@ -85,8 +86,9 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
             first = min(first, now)
         passed_on = len(signals)
         bad = [index for index, child in enumerate(children) if child.code]
-        if bad and not lost.why:
-            lost.begin(bad[0], children[bad[0]].code or 0)
+        asleep = [index for index, child in enumerate(children) if child.stopped_for(now) > _STOPPED_S]
+        if (bad or asleep) and not lost.why:
+            lost.begin((bad or asleep)[0], children[bad[0]].code if bad else None)
             children[0].send(signal.SIGCONT)  # it has the end to record, though it may have been stopped
             last = min(last, now + _GRACE_S)
         if lost.why and not lost.is_told and now - lost.since > _UNHEARD_S:
@@ -147,11 +149,19 @@ class _Loss:
         self._place = place
         self.since, self.why, self.code, self.is_told = math.inf, "", 0, False
 
-    def begin(self, index: int, code: int) -> None:
-        """Notes it, and tells the switchboard."""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.since, self.why, self.code = time.monotonic(), f"process {index} {how}", code
-        signum = code - _SIGNALLED if code > _SIGNALLED else None
+    def begin(self, index: int, code: int | None) -> None:
+        """Notes it, and tells the switchboard.
+
+        Args:
+          index: which process.
+          code: how it ended, as `Child.code` has it; None: it was stopped, and lives.
+        """
+        if code is None:
+            how = f"was stopped for {_STOPPED_S:.0f} s"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.since, self.why, self.code = time.monotonic(), f"process {index} {how}", code or _KILLED
+        signum = self.code - _SIGNALLED if self.code > _SIGNALLED else None
         word = {"kind": "lost", "index": index, "token": self._place.token, "why": self.why, "signum": signum}
         threading.Thread(target=self._tell, args=(json.dumps(word).encode() + b"\n",), daemon=True).start()
 
@@ -175,6 +185,7 @@ class Child:
     def __init__(self, place: Place, environment: dict[str, str]) -> None:
         self._prefix = f"[{place.index}] " if place.index else ""
         self.has_told = self.is_given_up = False
+        self._stopped_at: float | None = None
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
         inherited.pop(VARIABLE, None)
         self._process = subprocess.Popen(
@@ -218,6 +229,11 @@ class Child:
         if self.code is not None or not hasattr(os, "waitid"):
             return False
         return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def stopped_for(self, now: float) -> float:
+        """Returns for how many seconds it has been stopped; asked often."""
+        self._stopped_at = (self._stopped_at or now) if self.is_stopped else None
+        return now - (self._stopped_at or now)
 
     def give_up(self) -> None:
         """Ends it, as it does not end with the others."""

@@ -131,3 +131,18 @@ def test_a_process_that_is_stopped_is_ended_with_the_others_in_one_line(tmp_path
     (first,), (second,) = (end.lines for end in ends)
     assert re.fullmatch(r"error: process 0 was stopped for \d\d s", first)
     assert second.endswith(") has not answered for 15 s")
+
+
+def _never_come(folder: Path, who: int) -> End:
+    cluster = {"name": "local", "processes": 2}
+    with closing(Process(folder / "launcher", cluster, "wait_for_all", {"stopped": who})) as (launcher,):
+        return launcher.end()
+
+
+def test_a_process_that_is_stopped_before_it_has_come_is_the_end_of_all_in_one_line(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(lambda who: _never_come(tmp_path / str(who), who), (0, 1)))
+    assert [(end.code, end.lines) for end in ends] == [
+        (1, ["error: process 0 was stopped for 17 s"]),
+        (1, ["error: process 1 was stopped for 17 s"]),
+    ]

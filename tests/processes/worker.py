@@ -1,7 +1,8 @@
 """A process of several that computes nothing: `python -m tests.processes.worker JSON`.
 
 JSON holds `cluster` (keys of the group), `agrees`, and `act`: the name of what it does once all have come. What it
-says is a line of JSON each, with its number and process id.
+says is a line of JSON each, with its number and process id. The process that `agrees` names as `stopped` is stopped
+before it comes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from runner.cli import entry
 def body() -> int:
     """Comes to the others, or starts them; then acts."""
     import json
+    import os
+    import signal
     import sys
 
     from runner.config.errors import ConfigError
     from runner.config.schema import ClusterConfig
-    from runner.processes import begin, launch
+    from runner.processes import begin, launch, place
     from runner.processes.team import ProcessError
     from runner.sweep import member
     from tests.processes import acts
@@ -33,6 +36,9 @@ def body() -> int:
     try:
         if begin.launches(config):
             return launch.run(int(config.processes or 1), {})
+        own = place.find(config)
+        if own is not None and asked["agrees"].get("stopped") == own.index:
+            os.kill(os.getpid(), signal.SIGSTOP)
         begin.join(config, asked["agrees"])
         with begin.explained():
             acts.ACTS[asked["act"]]()
