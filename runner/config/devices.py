@@ -94,8 +94,6 @@ def _lack(config: RunConfig, kind: str) -> Lack | None:
 def _why_not(config: RunConfig, found: Accelerators) -> str:
     """Returns why `auto` does not take accelerators that are here; empty where it does."""
     words, several = found.words(), place.count(config.cluster)
-    if (lacking := _lack(config, found.kind)) is not None:
-        return f"{lacking.what} for the {words} here; {lacking.mend}"
     if found.kind == TPU and several > 1:
         return f"the {words} here are not shared out to processes; use cluster=single"
     there = _times(config, found)
@@ -104,6 +102,8 @@ def _why_not(config: RunConfig, found: Accelerators) -> str:
     except ConfigError:
         many = counted(there, found.kind, found.model) + (f" in {several} processes" if several > 1 else "")
         return f"it does not fit the {many} here; {_smaller(there)}"
+    if (lacking := _lack(config, found.kind)) is not None:
+        return f"{lacking.what} for the {words} here; {lacking.mend}"
     return ""
 
 

@@ -44,7 +44,9 @@ def able(monkeypatch: pytest.MonkeyPatch, **lacking: Lack) -> None:
 
 
 def config(device: str = "auto", engine: str = "jax", **axes: int) -> RunConfig:
-    return RunConfig(engine=EngineConfig(name=engine), mesh=MeshConfig(axes=axes or {"batch": 8}, device=device))
+    return RunConfig(
+        engine=EngineConfig(name=engine), mesh=MeshConfig(axes=axes or {"batch": 8}, device=device, cpu_devices=16)
+    )
 
 
 def settle(made: RunConfig) -> tuple[str, str]:
@@ -98,6 +100,7 @@ def test_gpus_that_the_libraries_can_not_use_are_left_and_the_install_is_named(
     able(monkeypatch, jax=CUDA)
     words = f"the installed JAX has no CUDA for the 8 GPUs ({H100}) here; pip install -e '.[cuda]'"
     assert settle(config()) == ("cpu", f"mesh batch=8 on 8 virtual CPU devices: {words}")
+    assert "does not fit the 8 GPUs" in settle(config(batch=16))[1], "an install would not help"
     assert settle(config(engine="keras_dtensor"))[0] == "gpu", "another engine's libraries do not matter"
     with pytest.raises(ConfigError) as caught:
         settle(config("gpu"))
