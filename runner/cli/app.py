@@ -119,7 +119,6 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
             return
         try:
             with processes.explained():
-                beginning.say_devices(begun.config, composed)
                 command(begun.config, composed)
         except ConfigError as error:
             failures.append(error)

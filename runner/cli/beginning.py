@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import devices
 from runner.config.convert import as_typed, convert, flatten, resolved
-from runner.config.devices import AUTO
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
 from runner.config.secrets import hide_config
@@ -23,7 +22,7 @@ from runner.host import accelerators, folders
 from runner.host.versions import installed
 from runner.mesh import size
 from runner.processes import begin as processes
-from runner.processes import launch, outputs, place
+from runner.processes import launch, outputs
 from runner.processes.team import current
 from runner.sweep import member
 from runner.sweep.identity import code_version
@@ -131,7 +130,7 @@ def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
     cluster = config.cluster
     if processes.launches(cluster):
         folders.check(_DIR, directory(composed, _DIR))
-        say_devices(config, composed)
+        print(*devices.line(config, composed), flush=True)
         gpus = accelerators.take(size(config.mesh.axes)) if config.mesh.device == "gpu" else []
         count = int(cluster.processes or 1)
         raise SystemExit(launch.run(count, member.environment(), gpus, config.mesh.device))
@@ -158,12 +157,6 @@ def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
         claims.append(folders.claim(_DIR, outputs.own_folder(folder, team)))
     outputs.part(claims[0].folder, team)
     return claims[0]
-
-
-def say_devices(config: RunConfig, composed: DictConfig) -> None:
-    """Prints the mesh and its devices; of processes that our launcher started it has done so itself."""
-    if place.told() is None and current().is_first:
-        print(devices.described(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO))), flush=True)
 
 
 def begun() -> Begun:

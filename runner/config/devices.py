@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from omegaconf import DictConfig, OmegaConf
+
 from runner import mesh
 from runner.config import checks_cluster
 from runner.config.errors import ConfigError, refuse
@@ -150,6 +152,20 @@ def described(config: RunConfig, asked: str) -> str:
     if kind != CPU and command_module() == _PLANS:
         text += f", {planned(config)}"
     return f"{text}: {why}" if why else text
+
+
+def line(config: RunConfig, composed: DictConfig) -> list[str]:
+    """Returns the line that a command begins with; none where our launcher, which started this process, has said it.
+
+    It is asked for before an engine loads, which hides GPUs from its process.
+
+    Args:
+      config: checked.
+      composed: the same as Hydra composed it.
+    """
+    if place.told() is not None:
+        return []
+    return [described(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))]
 
 
 def planned(config: RunConfig) -> str:
