@@ -1,11 +1,9 @@
-"""The arithmetic of a mesh's axes, and how many devices are there; each engine makes its own mesh of it."""
+"""The arithmetic of a mesh's axes; each engine makes its own mesh of it."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
-from pathlib import Path
 
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
@@ -15,39 +13,15 @@ _MOST_CPU_DEVICES = 256
 
 
 def device_kind(config: MeshConfig) -> str:
-    """Returns `cpu`, `gpu` or `tpu`: the config's kind, with `auto` settled by what this machine has."""
-    if config.device != "auto":
-        return config.device
-    return next((kind for kind in ("tpu", "gpu") if _accelerators(kind)), "cpu")
+    """Returns `cpu`, `gpu` or `tpu`; `runner.config.devices` has settled `auto`, else it is the CPU."""
+    return "cpu" if config.device == "auto" else config.device
 
 
-def device_count(config: MeshConfig) -> int:
-    """Returns how many devices of the mesh's kind are there, without importing TensorFlow or JAX."""
-    kind = device_kind(config)
-    return config.cpu_devices if kind == "cpu" else _accelerators(kind)
-
-
-def _accelerators(kind: str) -> int:
-    if kind == "tpu":
-        return len(list(Path("/dev").glob("accel[0-9]*")))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    return len([node for node in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)])
-
-
-def resolve_axes(config: MeshConfig, machines: int = 1) -> dict[str, int]:
-    """Checks the axes and settles a size of -1.
-
-    Args:
-      config: the mesh group.
-      machines: how many times this process's devices are there in all.
-
-    Returns:
-      Axis name to size, in order, every size at least 1.
+def check(config: MeshConfig) -> None:
+    """Checks the group by itself.
 
     Raises:
-      ConfigError: no axes, a bad name or size, or more devices than there are.
+      ConfigError: no axes, a bad name or size, or no such kind of device.
     """
     if config.device not in DEVICES:
         raise refuse("mesh.device", config.device, allowed=f"one of {', '.join(DEVICES)}", mend="set mesh.device=cpu")
@@ -72,11 +46,23 @@ def resolve_axes(config: MeshConfig, machines: int = 1) -> dict[str, int]:
                 allowed="a size of at least 1, or -1 for the rest of the devices",
                 mend=f"set mesh.axes.{name}=1 or more",
             )
-    devices = device_count(config) * machines
-    if not devices:
-        kind = device_kind(config)
-        raise refuse("mesh.device", config.device, allowed=f"no {kind} is there", mend="set mesh.device=cpu")
-    return _fit(config, devices)
+
+
+def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, int]:
+    """Checks the group and settles a size of -1.
+
+    Args:
+      config: the mesh group.
+      devices: how many of its kind there are, in all processes; null: as many as the CPU may be split into.
+
+    Returns:
+      Axis name to size, in order, every size at least 1.
+
+    Raises:
+      ConfigError: see `check`; or more devices than there are.
+    """
+    check(config)
+    return _fit(config, config.cpu_devices if devices is None else devices)
 
 
 def _fit(config: MeshConfig, devices: int) -> dict[str, int]:
@@ -87,8 +73,12 @@ def _fit(config: MeshConfig, devices: int) -> dict[str, int]:
         raise refuse(
             f"mesh.axes.{free[1]}", -1, allowed=f"one axis may be -1, and {free[0]} is", mend="give one of them a size"
         )
+    if free and not devices:  # of a plan
+        axis, unit = free[0], kind.upper()
+        raise refuse(f"mesh.axes.{axis}", -1, allowed=f"no {unit} is here to take", mend=f"set mesh.axes.{axis}=8")
     if fixed > devices:
-        grow = f", or set mesh.cpu_devices={fixed}" if kind == "cpu" and fixed <= _MOST_CPU_DEVICES else ""
+        grow = f", or set mesh.cpu_devices={fixed}" if fixed <= _MOST_CPU_DEVICES else ""
+        grow = grow if kind == "cpu" else ", or set mesh.device=cpu"
         shown = "{" + ",".join(f"{name}:{size}" for name, size in config.axes.items()) + "}"
         raise refuse(
             "mesh.axes",

@@ -9,6 +9,7 @@ from tests import forks, wide
 
 pytest_plugins = ["pytester"]
 
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # what a run says and records is the same on a machine with GPUs
 os.environ["XLA_FLAGS"] = forks.SLOW_CODE  # `tests.engine.jax_runs.FAST_CODE` is an environment without
 forks.start_environment.update(os.environ)
 

@@ -13,13 +13,14 @@ from pathlib import Path, PurePath
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from runner.config import devices
 from runner.config.convert import as_typed, convert, flatten, resolved
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
 from runner.config.secrets import hide_config
-from runner.host import folders
+from runner.host import accelerators, folders
 from runner.host.versions import installed
-from runner.mesh import device_count, device_kind, size
+from runner.mesh import size
 from runner.processes import begin as processes
 from runner.processes import launch, outputs
 from runner.processes.team import current
@@ -129,17 +130,20 @@ def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
     cluster = config.cluster
     if processes.launches(cluster):
         folders.check(_DIR, directory(composed, _DIR))
-        gpus = processes.local_gpus(size(config.mesh.axes)) if device_kind(config.mesh) == "gpu" else []
-        raise SystemExit(launch.run(int(cluster.processes or 1), member.environment(), gpus))
+        print(*devices.line(config, composed), flush=True)
+        gpus = accelerators.take(size(config.mesh.axes)) if config.mesh.device == "gpu" else []
+        count = int(cluster.processes or 1)
+        raise SystemExit(launch.run(count, member.environment(), gpus, config.mesh.device))
     if not processes.is_one_of_several(cluster):
         return None
     content = dict(flatten(resolved(config, without_hydra(composed))))
     agrees = {key: value for key, value in content.items() if not key.startswith(_OWN)}
     versions = {f"the version of {name}": version for name, version in installed(_LIBRARIES).items()}
-    devices = {"the number of devices": device_count(config.mesh)} if device_kind(config.mesh) != "cpu" else {}
+    kind = config.mesh.device
+    here = {"the number of devices": accelerators.find(kind).count} if kind != "cpu" else {}
     asked = {key: getattr(config, key) for key in ("resume", "branch", "run")}
     code = {"the version of the program, or of the config's own modules,": code_version(config)}
-    processes.join(cluster, {"the command": command_module(), **code, **versions, **devices, **asked, **agrees})
+    processes.join(cluster, {"the command": command_module(), **code, **versions, **here, **asked, **agrees})
     team, claims = current(), list[folders.Claim]()
 
     def claimed() -> str:

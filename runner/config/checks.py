@@ -6,8 +6,16 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner import layout, mesh
-from runner.config import checks_cluster, checks_data, checks_engine, checks_optimizer, checks_sweep, checks_trainer
+from runner import layout
+from runner.config import (
+    checks_cluster,
+    checks_data,
+    checks_engine,
+    checks_optimizer,
+    checks_sweep,
+    checks_trainer,
+    devices,
+)
 from runner.config.checks_values import finite, folder, numbers, one_of, positive, within
 from runner.config.errors import refuse
 from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingConfig
@@ -30,8 +38,9 @@ def check(config: RunConfig) -> None:
       ConfigError: the first thing found that cannot work.
     """
     checks_engine.check(config)
-    config.mesh.axes = mesh.resolve_axes(config.mesh, checks_cluster.machines(config))
+    config.mesh = devices.settled(config)
     checks_cluster.check(config)
+    checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     checks_engine.check_builder(config)

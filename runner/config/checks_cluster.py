@@ -6,7 +6,7 @@ import os
 
 from runner import mesh
 from runner.config.errors import refuse
-from runner.config.schema import RunConfig
+from runner.config.schema import ClusterConfig, RunConfig
 from runner.processes import place
 
 
@@ -40,13 +40,13 @@ def check(config: RunConfig) -> None:
         raise refuse("cluster.processes", count, allowed="1 on TPUs", mend="use cluster=single")
 
 
-def machines(config: RunConfig) -> int:
-    """Returns how many times this process's devices are there in all.
+def machines(config: ClusterConfig, kind: str) -> int:
+    """Returns how many times this process's devices of a kind are there in all.
 
     Processes of `cluster=local` share this machine's devices; our launcher has dealt the accelerators out to them.
     """
-    count, shares = place.count(config.cluster), config.cluster.name == "local"
-    return 1 if shares and (mesh.device_kind(config.mesh) == "cpu" or place.told() is None) else count
+    count, shares = place.count(config), config.name == "local"
+    return 1 if shares and (kind == "cpu" or place.told() is None) else count
 
 
 def _divisor(devices: int, count: int) -> int:

@@ -69,7 +69,12 @@ def _check_precision(config: RunConfig) -> None:
             raise refuse(key, precision, allowed=allowed, mend=mend)
 
 
-def _check_processes(config: RunConfig) -> None:
+def check_processes(config: RunConfig) -> None:
+    """Checks `against.processes`; the mesh's devices are settled.
+
+    Raises:
+      ConfigError: one process can't hold the mesh, or holds it anyway.
+    """
     key, other = "against.processes", config.against.processes
     if other is None:
         return
@@ -84,7 +89,6 @@ def _check_processes(config: RunConfig) -> None:
 
 
 def _check_against(config: RunConfig) -> None:
-    _check_processes(config)
     key, other = "against.engine", config.against.engine
     if other is None:
         return

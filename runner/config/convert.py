@@ -125,11 +125,11 @@ def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfB
 
 
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, with what the checks settled (mesh sizes of -1)."""
+    """Returns the composed config as plain values, with what the checks settled: the mesh's devices and sizes."""
     content = _plain(composed)
     for key in ("experiment", "sweep", *_WORDS):  # what made this config, not what it computes
         content.pop(key, None)
-    content["mesh"]["axes"] = dict(config.mesh.axes)
+    content["mesh"] |= {"axes": dict(config.mesh.axes), "device": config.mesh.device}
     content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
     return content
 

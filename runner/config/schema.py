@@ -57,12 +57,13 @@ class MeshConfig:
 
     Attributes:
       axes: axis name to axis size; one size may be -1 (the rest of the devices there).
-      device: `cpu`, `gpu`, `tpu` or `auto` (the first of tpu, gpu, cpu that is there).
+      device: `auto` (TPUs or GPUs that are here where the mesh fits them and the installed libraries can use them,
+        else virtual devices of the CPU), `cpu`, `gpu` or `tpu`; the config of a run records which it was.
       cpu_devices: how many virtual devices the CPU may be split into; only as many as the mesh needs are made.
     """
 
     axes: dict[str, int] = field(default_factory=dict)
-    device: str = "cpu"
+    device: str = "auto"
     cpu_devices: int = 8
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import runner.data
 from runner import mesh
+from runner.config import devices
 from runner.config.convert import resolved
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
@@ -41,7 +42,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError, EngineError, TrackingError, Interrupted: as in training.
     """
     console, team = Console(highlight=False), current()
-    saved = open_saved(config, "runner.evaluate")
+    saved, where = open_saved(config, "runner.evaluate"), devices.line(config, composed)
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
@@ -67,6 +68,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             examples=found.examples,
             tables=shown.tables,
         )
+        for line in where:
+            console.print(line, soft_wrap=True, markup=False)
         for table in report.printed():
             console.print(table)
         console.print(result_table(report.totals()))

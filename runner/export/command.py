@@ -16,6 +16,7 @@ from rich.console import Console
 
 import runner.data
 from runner import mesh
+from runner.config import devices
 from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
@@ -59,7 +60,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     console, team = Console(highlight=False), current()
     config.engine.precision = "float32"  # as the weights are, so that any library computes the same
-    saved = open_saved(config, "runner.export")
+    saved, where = open_saved(config, "runner.export"), devices.line(config, composed)
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
@@ -76,6 +77,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         outputs = _outputs(config, saved, served, examples, folder / "runner.log")
         if not team.is_first:
             return
+        for line in where:
+            console.print(line, soft_wrap=True, markup=False)
         with folders.making(target) as making:
             written = _write(config, saved, served, making, folder / "runner.log")
             library = "keras" if config.engine.name == "jax" else "tf_keras"

@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 
 import runner.data
 from runner import layout
+from runner.config import devices
 from runner.config.convert import choices
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
@@ -34,6 +35,7 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset is not there and can't be fetched.
     """
+    where = devices.planned(config)  # asked first: the engine hides GPUs from this process
     data = runner.data.load_run(config)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
     task = make_task(config.task, data.specs, data.train)
@@ -42,7 +44,8 @@ def plan_config(config: RunConfig) -> Plan:
     engine.build()
     cache_on_device(engine, data.train)
     compile_step(engine, spec, config.dataset.batch_size, 1)
-    return plan_engine(config, engine, spec)
+    plan = plan_engine(config, engine, spec)
+    return replace(plan, rates=replace(plan.rates, note=f"{plan.rates.note}; {where}")) if where else plan
 
 
 def on_cpu(config: RunConfig) -> RunConfig:

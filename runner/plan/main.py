@@ -7,6 +7,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from runner.config import devices
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.host.logs import quiet_native_log
@@ -23,6 +24,8 @@ _COLUMNS = 3  # plans side by side on a terminal
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
     folder, console = Path(HydraConfig.get().runtime.output_dir), plan_console()
+    for line in devices.line(config, composed):
+        console.print(line, soft_wrap=True, markup=False)
     with quiet_native_log(folder / "runner.log"):
         plan = plan_config(config)
     with required(folder):

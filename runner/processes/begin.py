@@ -152,13 +152,3 @@ class AgreedStop:
         if signum is not None:
             member.has_agreed_to_end = True
             raise Interrupted(signum)
-
-
-def local_gpus(count: int) -> list[str]:
-    """Returns the numbers of this machine's GPUs that processes share out.
-
-    Args:
-      count: of GPUs that the mesh needs; as many are there.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]

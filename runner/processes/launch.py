@@ -42,18 +42,19 @@ _OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-def run(count: int, environment: dict[str, str], gpus: Sequence[str] = ()) -> int:
+def run(count: int, environment: dict[str, str], gpus: Sequence[str] = (), device: str = "") -> int:
     """Runs this command as several processes, to their ends.
 
     Args:
       count: how many.
       environment: variables that each gets besides this process's.
       gpus: numbers of the GPUs that they share out; none: they compute on CPUs.
+      device: kind of the mesh's devices.
 
     Returns:
       The exit code: process 0's; 1 where another one failed alone, or one was killed; 128 + n for signal n.
     """
-    place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local")
+    place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local", device)
     signals: list[int] = []
     heard = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]  # under nohup a hangup is not
     before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in heard}

@@ -34,6 +34,7 @@ class Place:
       port: likewise.
       token: what a process must know to be let in: a secret of our launcher's, or a job's name; empty for none.
       found: who told, in a word.
+      device: kind of the mesh's devices, which our launcher has settled.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Place:
     port: int
     token: str = ""
     found: str = "explicit"
+    device: str = ""
 
     @property
     def is_launched(self) -> bool:

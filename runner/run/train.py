@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.data
-from runner.config import cautions
+from runner.config import cautions, devices
 from runner.config.checks_trainer import with_metrics
 from runner.config.convert import as_typed, resolved
 from runner.config.errors import EngineError, UnsavedError
@@ -69,6 +69,8 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     before = recovery.open_previous(config, content, held)
+    for line in devices.line(config, composed):
+        console.print(line, soft_wrap=True, markup=False)
     if member.membership() is None:  # a sweep says in a line what its jobs differ in
         console.print(config_tree(content))
     with required(folder):

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.data
-from runner.config import cautions
+from runner.config import cautions, devices
 from runner.config.convert import as_typed, resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
@@ -44,6 +44,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     content = resolved(config, composed)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    for line in devices.line(config, composed):
+        console.print(line, soft_wrap=True, markup=False)
     for warning in cautions.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():

@@ -91,17 +91,17 @@ def test_parts_of_a_batch_and_averages_of_weights_are_counted(tmp_path: Path, en
 
 
 @pytest.mark.slow
-def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given(tmp_path: Path) -> None:
     overrides = ["mesh=batch2", "mesh.device=gpu", "plan.gflops=1000", f"hydra.run.dir={tmp_path}"]
     done = run(tmp_path, *overrides)
     plan = planned(tmp_path)
     assert plan["rates"]["device"] == "gpu"
     assert (plan["rates"]["gflops"], plan["rates"]["bandwidth_gb_s"]) == (1000.0, 300.0)
     assert plan["compute_seconds"] == pytest.approx(plan["flops_per_device"] / 1e12)
-    assert "plan.gflops; else an A100's data sheet" in done.stdout
+    first = done.stdout.splitlines()[0]
+    assert first == "mesh batch=2 on 2 GPUs, planned on virtual CPU devices, as no GPU is here"
+    note = "plan.gflops; else an A100's data sheet; planned on virtual CPU devices, as no GPU is here"
+    assert plan["rates"]["note"] == note
 
 
 @pytest.mark.slow

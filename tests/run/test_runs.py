@@ -243,7 +243,7 @@ def test_a_signal_before_the_loop_ends_the_run_at_once(tmp_path: Path) -> None:
     arguments, environment = command(tmp_path, "tracking=none")
     process = subprocess.Popen(arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    process.stdout.readline()  # the config tree: composed and checked
+    process.stdout.readline()  # the mesh and its devices: composed and checked
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

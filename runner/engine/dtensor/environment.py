@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
+from runner import mesh
 from runner.config.schema import RunConfig
+from runner.host import accelerators
+from runner.processes.team import current
 
 _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
 
@@ -17,6 +20,8 @@ def prepare_environment(config: RunConfig) -> None:
     """
     merge_all_reduces(config.engine.combine_all_reduces is not False)
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    own = mesh.size(config.mesh.axes) // current().count
+    accelerators.keep_to(own if mesh.device_kind(config.mesh) == "gpu" else 0)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's C++ log; its exceptions still arrive
 
 

@@ -11,6 +11,7 @@ from tensorflow.experimental import dtensor
 from runner import mesh
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
+from runner.engine.accelerated import INSTALLS
 from runner.engine.dtensor import processes
 from runner.engine.dtensor.arrays import layout_of
 from runner.engine.dtensor.environment import merge_all_reduces
@@ -44,8 +45,8 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
         raise refuse(
             "mesh.device",
             config.device,
-            allowed=f"TensorFlow sees {len(physical)} of kind {kind}",
-            mend="use mesh.device=cpu",
+            allowed=f"TensorFlow sees {len(physical)} of kind {config.device}, {count} are asked for",
+            mend=f"{INSTALLS['tensorflow', 'gpu']} and see what its log says of the driver, or set mesh.device=cpu",
         )
     elif team.count > 1:
         tf.config.set_visible_devices(physical[:count], kind)  # a mesh of several processes takes all that are seen

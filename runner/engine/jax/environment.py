@@ -7,7 +7,7 @@ import re
 
 from runner import mesh
 from runner.config.schema import RunConfig
-from runner.host import cores, paths
+from runner.host import accelerators, cores, paths
 from runner.processes.team import current
 
 _CACHE = "jax_cache"
@@ -46,7 +46,10 @@ def prepare_environment(config: RunConfig) -> None:
     if current().count > 1:
         most = round(config.cluster.timeout)
         limits |= {_TERMINATE: max(most, limits[_TERMINATE]), "--xla_cpu_collective_timeout_seconds": most}
-    if mesh.device_kind(config.mesh) != "cpu":
+    kind = mesh.device_kind(config.mesh)
+    if kind == "gpu":
+        accelerators.keep_to(mesh.size(config.mesh.axes) // current().count)
+    if kind != "cpu":
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
     needed = threads(mesh.size(config.mesh.axes) // current().count)

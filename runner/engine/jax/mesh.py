@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 
 from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
+from runner.engine.accelerated import INSTALLS
 from runner.engine.jax import private, processes
 from runner.mesh import device_kind, size
 from runner.processes.team import current
@@ -42,9 +43,9 @@ def configure(config: MeshConfig) -> Mesh:
     if len(devices) < count:
         raise refuse(
             "mesh.device",
-            config.device,
+            kind,
             allowed=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
-            mend="use mesh.device=cpu, or install JAX for that kind, as pip install 'jax[cuda12]'",
+            mend=f"{INSTALLS['jax', kind]} and see what its log says of the driver, or set mesh.device=cpu",
         )
     # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
     return Mesh(np.array(devices).reshape(list(config.axes.values())), tuple(config.axes))

@@ -1,0 +1,138 @@
+"""Which accelerators a machine shows, on machines that are folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.host import accelerators
+from runner.host.accelerators import Accelerators, counted, find
+from tests.fake_machine import H100, card, gpus, tpus, write
+
+NONE = [Accelerators("gpu", 0), Accelerators("tpu", 0)]
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(accelerators, "ROOT", tmp_path)
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
+    accelerators._listed.cache_clear()
+    return tmp_path
+
+
+def test_a_machine_without_any_has_none(root: Path) -> None:
+    assert [find("gpu"), find("tpu")] == NONE
+    write(root / "dev/nvidiactl")  # a driver without a GPU
+    write(root / "dev/vfio/7")  # handed on to a virtual machine, whatever it is
+    card(root, "0000:00:01.0", "0x1ae0", "0x0042", "0x020000")  # Google's network card
+    assert [find("gpu"), find("tpu")] == NONE
+    assert accelerators.absence("gpu") == "no GPU is here"
+
+
+def test_gpus_are_counted_and_named(root: Path) -> None:
+    gpus(root, *[H100] * 8)
+    assert find("gpu") == Accelerators("gpu", 8, H100)
+    assert find("gpu").words() == "8 GPUs (NVIDIA H100 80GB HBM3)"
+
+
+def test_a_container_has_the_gpus_of_its_device_files_and_not_all_of_its_host(root: Path) -> None:
+    gpus(root, H100, H100, "NVIDIA A100", H100, minors=(2,))
+    assert find("gpu") == Accelerators("gpu", 1, "NVIDIA A100")
+
+
+def test_gpus_of_several_models_have_no_common_name(root: Path) -> None:
+    gpus(root, H100, "NVIDIA A100")
+    assert find("gpu") == Accelerators("gpu", 2)
+
+
+def test_a_gpu_that_this_process_may_not_open_is_none(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(root, H100, H100)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name == "nvidia1")
+    assert find("gpu").count == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        ("0,3", 2),
+        ("0, 3", 2),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("1,-1,2", 1),  # CUDA's list ends there
+        ("0,8", 1),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 1),
+    ],
+)
+def test_hidden_gpus_do_not_count(root: Path, visible: str, count: int) -> None:
+    gpus(root, *[H100] * 8)
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    assert find("gpu") == Accelerators("gpu", count, H100 if count else "")
+    assert accelerators.absence("gpu") == f"CUDA_VISIBLE_DEVICES={visible} hides this machine's GPUs"
+
+
+def test_a_variable_makes_no_gpus() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+    assert find("gpu").count == 0
+
+
+def test_a_gpu_without_its_driver_is_said_to_lack_it(root: Path) -> None:
+    card(root, "0000:01:00.0")
+    assert find("gpu").count == 0
+    assert "install NVIDIA's driver" in accelerators.absence("gpu")
+
+
+def test_windows_linux_is_asked_by_the_drivers_own_tool(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(root / "dev/dxg")
+    said = "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 4090 (UUID: GPU-2)\n"
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, said)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert find("gpu") == find("gpu") == Accelerators("gpu", 2, "NVIDIA GeForce RTX 4090")
+    assert asked == [["nvidia-smi", "-L"]]
+
+
+def test_windows_linux_without_the_tool_has_none(root: Path) -> None:
+    write(root / "dev/dxg")
+    os.environ["PATH"] = str(root)
+    assert find("gpu").count == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "node", "expected"),
+    [
+        ("0x005e", "accel", Accelerators("tpu", 4, "TPU v4")),
+        ("0x0063", "vfio/", Accelerators("tpu", 4, "TPU v5e")),
+        ("0x0027", "accel", Accelerators("tpu", 8, "TPU v3")),  # two cores a chip
+    ],
+)
+def test_tpus_are_counted_as_jax_does(root: Path, device: str, node: str, expected: Accelerators) -> None:
+    tpus(root, 4, device, node)
+    assert find("tpu") == expected
+    assert find("gpu").count == 0
+    os.environ["TPU_VISIBLE_CHIPS"] = "0,1"
+    assert find("tpu").count == expected.count // 2
+
+
+def test_a_process_keeps_to_as_many_gpus_as_it_computes_with() -> None:
+    accelerators.keep_to(2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "4,5,6"
+    accelerators.keep_to(2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
+    accelerators.keep_to(0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_devices_are_counted_in_words() -> None:
+    assert counted(8, "cpu") == "8 virtual CPU devices"
+    assert counted(1, "cpu") == "1 virtual CPU device"
+    assert counted(1, "gpu", "NVIDIA H100") == "1 GPU (NVIDIA H100)"
+    assert counted(0, "gpu") == "no GPU"
