@@ -1,8 +1,23 @@
 """The runner's Hydra plugins. Hydra imports this module with every command, so it imports nothing heavy."""
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from runner.config import search_path as own
 from runner.sweep import plugins
+
+
+class OwnSource(own.OwnSource):
+    """A user's folder of options."""
+
+
+class OwnOptions(SearchPathPlugin):
+    """Puts the user's folders of options on the search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Adds what is there."""
+        own.extend(search_path)
 
 
 class ProcessLauncher(plugins.ProcessLauncher):
