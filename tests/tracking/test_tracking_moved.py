@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from mlflow.tracking._tracking_service import utils
 
 from runner.tracking.store import Store, open_store
 
 
 def opened(folder: Path) -> Store:
+    utils._artifact_repos_cache.clear()  # MLflow keeps a run's place as long as a process lives
     return open_store(f"sqlite:///{folder / 'mlflow.db'}", "mine")
 
 

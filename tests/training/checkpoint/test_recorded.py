@@ -121,7 +121,7 @@ def test_what_a_run_records_is_taken_over_whoever_recorded_it() -> None:
 
 @pytest.mark.parametrize("override", CONFIGS)
 def test_configs_lie_where_this_projects_own_record_says_and_where_no_other_does(override: str) -> None:
-    with pytest.raises(ConfigError, match="is refused: its recorded .* type yourself what you need of it") as error:
+    with pytest.raises(ConfigError, match=r"is refused: its recorded .* type yourself what you need of it") as error:
         checked([*USUAL, override])
     assert repr(override) in str(error.value)
     assert checked([*USUAL, override], own=True) == [*USUAL, override]
