@@ -16,8 +16,11 @@ class OwnOptions(SearchPathPlugin):
     """Puts the user's folders of options on the search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Adds what is there."""
-        own.extend(search_path)
+        """Adds what is there, where the program is ours: other programs of this environment have it too."""
+        if own.is_ours(search_path):
+            own.extend(search_path)
+            _make_default("hydra/launcher", "processes")
+            _make_default("hydra/sweeper", "grid")
 
 
 class ProcessLauncher(plugins.ProcessLauncher):
@@ -42,7 +45,3 @@ def _make_default(group: str, option: str) -> None:
     Hydra prefers an override in our own defaults list to one in a preset, which then could not choose another.
     """
     ConfigStore.instance().store(group=group, name="basic", node={"defaults": [option]}, provider="runner")
-
-
-_make_default("hydra/launcher", "processes")
-_make_default("hydra/sweeper", "grid")

@@ -42,12 +42,16 @@ class OwnSource(FileConfigSource):
         return found if config_path else [name for name in found if name != PRIMARY]
 
 
-def extend(search_path: ConfigSearchPath) -> None:
-    """Puts the user's folders before the program's; another program's search path, which has not that, stays."""
+def is_ours(search_path: ConfigSearchPath) -> bool:
+    """Returns whether a search path is of this program."""
     ours = (str(paths.conf_dir()), f"file://{paths.conf_dir()}")
-    if any(one.provider == "main" and one.path in ours for one in search_path.get_path()):
-        for folder in own():
-            search_path.prepend(_OWN, f"{_OWN}://{folder}", SearchPathQuery(provider="main"))
+    return any(one.provider == "main" and one.path in ours for one in search_path.get_path())
+
+
+def extend(search_path: ConfigSearchPath) -> None:
+    """Puts the user's folders before the program's."""
+    for folder in own():
+        search_path.prepend(_OWN, f"{_OWN}://{folder}", SearchPathQuery(provider="main"))
 
 
 def own() -> list[Path]:
