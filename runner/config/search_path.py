@@ -42,6 +42,19 @@ class OwnSource(FileConfigSource):
         return found if config_path else [name for name in found if name != PRIMARY]
 
 
+def portable(argument: str) -> str:
+    """Returns an argument with the folder of options that it names, if that lies in the project, named from there.
+
+    Args:
+      argument: the value of `--config-dir`, or an override.
+    """
+    root = paths.project_root()
+    if argument.startswith(f"{KEY}="):
+        return argument.replace(f"file://{root}/", "file://")
+    path = Path(argument)
+    return str(path.relative_to(root)) if path.is_absolute() and path.is_relative_to(root) else argument
+
+
 def is_ours(search_path: ConfigSearchPath) -> bool:
     """Returns whether a search path is of this program."""
     ours = (str(paths.conf_dir()), f"file://{paths.conf_dir()}")

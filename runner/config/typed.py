@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
-from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY
+from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, portable
 
 
 def composed_with() -> list[str]:
@@ -17,16 +16,12 @@ def composed_with() -> list[str]:
     Folders below the current directory are named from there.
     """
     hydra = HydraConfig.get()
-    root, name = Path(hydra.runtime.cwd), str(hydra.job.config_name)
-    folders = [Path(one.path) for one in hydra.runtime.config_sources if one.provider == "command-line"]
+    named = [one.path for one in hydra.runtime.config_sources if one.provider == "command-line"]
+    name = str(hydra.job.config_name)
     return [
-        *(f"{FLAG}={folder.relative_to(root) if folder.is_relative_to(root) else folder}" for folder in folders),
+        *(f"{FLAG}={portable(folder)}" for folder in named),
         *([f"{NAME_FLAG}={name}"] if name != PRIMARY else []),
-        *(
-            one.replace(f"file://{root}/", "file://")
-            for one in as_typed(hydra.overrides.hydra)
-            if one.startswith(f"{KEY}=")
-        ),
+        *(portable(one) for one in as_typed(hydra.overrides.hydra) if one.startswith(f"{KEY}=")),
     ]
 
 

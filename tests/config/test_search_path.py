@@ -145,3 +145,11 @@ def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, t
     assert told in refused(project, "experiment=bad")
     put(project / "conf/mesh/bad.yaml", "{")
     assert "did you mean trainer.epochs?" in refused(project, "trainer.epochz=3"), "and is in no other's way"
+
+
+def test_a_folder_in_the_project_is_recorded_as_one_of_it(project: Path) -> None:
+    given = [str(project / "options"), "options", "/elsewhere", f"hydra.searchpath=[file://{project}/a,file:///b]"]
+    assert [search_path.portable(one) for one in given] == [
+        *("options", "options", "/elsewhere", "hydra.searchpath=[file://a,file:///b]")
+    ]
+    assert search_path.portable(f"dataset.path={project}/x.csv") == f"dataset.path={project}/x.csv"
