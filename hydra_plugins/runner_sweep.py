@@ -1,8 +1,26 @@
 """The runner's Hydra plugins. Hydra imports this module with every command, so it imports nothing heavy."""
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from runner.config import search_path as own
 from runner.sweep import plugins
+
+
+class OwnSource(own.OwnSource):
+    """A user's folder of options."""
+
+
+class OwnOptions(SearchPathPlugin):
+    """Puts the user's folders of options on the search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Adds what is there, where the program is ours: other programs of this environment have it too."""
+        if own.is_ours(search_path):
+            own.extend(search_path)
+            _make_default("hydra/launcher", "processes")
+            _make_default("hydra/sweeper", "grid")
 
 
 class ProcessLauncher(plugins.ProcessLauncher):
@@ -27,7 +45,3 @@ def _make_default(group: str, option: str) -> None:
     Hydra prefers an override in our own defaults list to one in a preset, which then could not choose another.
     """
     ConfigStore.instance().store(group=group, name="basic", node={"defaults": [option]}, provider="runner")
-
-
-_make_default("hydra/launcher", "processes")
-_make_default("hydra/sweeper", "grid")

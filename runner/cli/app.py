@@ -64,7 +64,8 @@ def run_command(command: Command) -> int:
         sys.path.append(os.getcwd())  # noqa: PTH109 - a user's own builders, also under the console script
     try:
         sys.argv[1:] = command_line.arranged(secrets.hide_arguments(sys.argv[1:]))
-        return EXIT_DONE if _run(command) else EXIT_FAILED
+        with paths.project():
+            return EXIT_DONE if _run(command) else EXIT_FAILED
     except (Refused, Exception) as raised:  # ours or Hydra's own: what a command raises besides has been wrapped
         error = raised.error if isinstance(raised, Refused) else raised
         if interruption(error) is not None or isinstance(error, BrokenPipeError):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.config import devices
+from runner.config import devices, search_path
 from runner.config.convert import as_typed, convert, flatten, resolved
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
@@ -22,7 +23,7 @@ from runner.host import accelerators, folders
 from runner.host.versions import installed
 from runner.mesh import size
 from runner.processes import begin as processes
-from runner.processes import launch, outputs
+from runner.processes import launch, outputs, place
 from runner.processes.team import current
 from runner.sweep import member
 from runner.sweep.identity import code_version
@@ -92,9 +93,17 @@ class RunCallback(Callback):
         del kwargs
         try:
             hide_config(config)
+            if member.membership() is None and place.told() is None:
+                say_replaced(config)
             _begun[:] = [begin(config)]
         except Exception as error:
             raise Refused(error) from error
+
+
+def say_replaced(composed: DictConfig) -> None:
+    """Says which of the user's options hide the program's: a refusal may be about one of these."""
+    for line in search_path.replaced(composed):
+        print(f"note: {line}", file=sys.stderr, flush=True)
 
 
 def begin(composed: DictConfig) -> Begun:

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 
 from runner.config import hydra_keys, renamed
 from runner.config.errors import ConfigError, did_you_mean, refuse
-from runner.host import paths
+from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.training.checkpoint.arguments import KEYS
 
 _PLAIN = (
@@ -26,7 +26,8 @@ _VALUED = {
     **dict.fromkeys(("--config-dir", "-cd"), "a folder of more configs"),
     **dict.fromkeys(("--info", "-i"), "all, config, defaults, defaults-tree, plugins or searchpath"),
 }
-_FOLDERS = ("--config-dir", "-cd")
+_FOLDERS = (FLAG, "-cd")
+_LONG = {"-cd": FLAG, "-cn": NAME_FLAG}  # by these a recorded command line is read
 _FREE = ("mesh.axes", "layout.inputs", "tracking.tags")
 _LONGEST = 200  # characters of an argument that are shown
 
@@ -61,7 +62,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         elif argument in _PLAIN:
             flags.append(argument)
         elif name in _VALUED:
-            flags += [name, _value(name, value if equals else next(rest, None))]
+            flags += [_LONG.get(name, name), _value(name, value if equals else next(rest, None))]
         else:
             known = [flag for flag in (*_PLAIN, *_VALUED) if flag.startswith("--")]
             mend = did_you_mean(name, known, "see python -m runner --help")
@@ -114,7 +115,7 @@ def _check(text: str, parser: OverridesParser, flags: Sequence[str]) -> None:
 
 def is_group(key: str) -> bool:
     """Returns whether a key names a group of configs, by what it looks like or by a folder that is there."""
-    return "/" in key or ("." not in key and key not in KEYS and (paths.conf_dir() / key).is_dir())
+    return "/" in key or ("." not in key and key not in KEYS and any((folder / key).is_dir() for folder in folders()))
 
 
 def _check_option(text: str, one: Override) -> None:

@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from runner.cli.app import EXIT_FAILED, EXIT_REFUSED
-from runner.config.errors import ConfigError, TrackingError
+from runner.config.errors import ConfigError, TrackingError, did_you_mean
+from runner.config.search_path import FLAG
 from runner.host import folders
 from runner.host.late import late
 
@@ -28,8 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
       The process's exit code: 0 done, 1 the store failed, 2 the command line was refused.
     """
-    options = _parser().parse_args(arguments)
     try:
+        options, unknown = _parser().parse_known_args(arguments)
+        if unknown:
+            raise _unknown(unknown[0])
         if options.out:
             folders.check("--out", options.out.absolute())
         return show.diff(options) if options.diff else show.compare(options)
@@ -41,8 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Refuses in one line what argparse would tell under the whole usage."""
+        told = message.removeprefix("argument ").replace(": ", " is refused: ", 1)
+        raise ConfigError(f"{told}; see python -m runner.compare --help")
+
+
+def _unknown(argument: str) -> ConfigError:
+    flags = [flag for action in _parser()._actions for flag in action.option_strings if flag.startswith("--")]
+    if argument.startswith(FLAG) or not argument.startswith("-"):
+        mend = "compare reads recorded runs and takes no config; leave it out, or choose runs by flags, as --tag"
+    else:
+        mend = f"flags are {', '.join(flags)}; {did_you_mean(argument.partition('=')[0], flags, 'see --help')}"
+    return ConfigError(f"{argument} is refused: {mend}")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m runner.compare",
         description="Compares recorded runs: what they differ in as columns, results beside it, and plots.",
         epilog="python -m runner.compare --sweep latest --out outputs/compare",

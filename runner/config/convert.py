@@ -34,6 +34,11 @@ def convert(composed: DictConfig) -> RunConfig:
     """
     for key in composed:
         if key not in _GROUPS and key not in _WORDS:
+            if key == "experiment":  # the file's keys stand below its group's name
+                raise ConfigError(
+                    "the file of experiment=... is refused: its keys are meant for the whole config; write "
+                    "`# @package _global_` as its first line"
+                )
             raise refuse(
                 str(key),
                 composed[key],

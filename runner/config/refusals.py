@@ -6,13 +6,17 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError  # type: ignore[import-untyped]
 
 from runner.cli.command_line import is_group, short, unreadable
+from runner.config import search_path
 from runner.config.errors import ConfigError, did_you_mean
+from runner.config.search_path import options as options_of
 from runner.host import paths
 from runner.host.outputs import caused_by_disk, unwritable
 
@@ -38,6 +42,9 @@ def one_line(error: Exception) -> str:
         return _missing(error.missing_cfg_file, error.options)
     if isinstance(error, OverrideParseException):
         return str(unreadable(error.override))
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        place = f"{error.problem_mark.name}, line {error.problem_mark.line + 1},"
+        return f"{place} is refused: it is no YAML ({error.problem}); mend that line or the one before"
     disk = None if isinstance(error, ConfigError | HydraException) else caused_by_disk(error)
     if disk is not None:  # Hydra's own files, before the command
         return str(unwritable(disk))
@@ -179,11 +186,6 @@ def _given(key: str) -> str:
     return short(found)
 
 
-def options_of(group: str) -> list[str]:
-    """Returns the options of a group that the program has."""
-    return sorted(path.stem for path in (paths.conf_dir() / group).glob("*.yaml"))
-
-
 def _known() -> DictConfig:
     """Returns the config with the groups' options that were typed."""
     from hydra import compose, initialize_config_dir
@@ -192,7 +194,10 @@ def _known() -> DictConfig:
     GlobalHydra.instance().clear()
     groups = [one for one in _typed() if one.partition("=")[2] in options_of(one.partition("=")[0])]
     with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
-        return compose("config", overrides=groups)
+        try:
+            return compose("config", overrides=[*search_path.searchpath(sys.argv[1:]), *groups])
+        except (HydraException, OmegaConfBaseException, YAMLError):  # an option of the user's that can't be composed
+            return compose("config")
 
 
 def _selected(config: DictConfig, key: str) -> object:
@@ -227,8 +232,15 @@ def _unknown_key(key: str) -> str:
 
 def _options_with(group: str, key: str) -> list[str]:
     """Returns the options of a group, if it is one, that have a key."""
-    files = [(name, paths.conf_dir() / group / f"{name}.yaml") for name in options_of(group)] if group else []
-    return [name for name, file in files if file.is_file() and key in list(OmegaConf.load(file))]
+    files = [(name, search_path.file_of(f"{group}/{name}")) for name in options_of(group)] if group else []
+    return [name for name, file in files if file.is_file() and key in _keys_in(file)]
+
+
+def _keys_in(file: Path) -> list[object]:
+    try:
+        return list(OmegaConf.load(file))
+    except (YAMLError, OmegaConfBaseException, OSError):  # a file of the user's, which nobody has asked for
+        return []
 
 
 def key_paths(config: DictConfig) -> list[str]:

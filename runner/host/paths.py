@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_project: list[Path] = []
 
 
 def conf_dir() -> Path:
-    """Returns the config folder: inside the package (a wheel), else beside it (a checkout).
+    """Returns the program's config folder: inside the package (a wheel), else beside it (a checkout).
 
     Raises:
       RuntimeError: neither is there.
@@ -20,9 +23,18 @@ def conf_dir() -> Path:
 
 
 def project_root() -> Path:
-    """Returns the checkout that holds the package, else the current directory."""
-    checkout = _PACKAGE.parent
-    return checkout if (checkout / "pyproject.toml").is_file() and (checkout / "conf").is_dir() else Path.cwd()
+    """Returns the project's folder: the current directory, as it was when the command began."""
+    return _project[-1] if _project else Path.cwd()
+
+
+@contextmanager
+def project() -> Iterator[None]:
+    """Keeps the project's folder where it is while a command runs: `hydra.job.chdir=true` changes the current one."""
+    _project.append(Path.cwd())
+    try:
+        yield
+    finally:
+        _project.pop()
 
 
 def outputs_dir() -> Path:

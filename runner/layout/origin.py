@@ -11,25 +11,25 @@ import yaml  # type: ignore[import-untyped]
 _LONGEST = 60
 
 
-def origins(choice: str, overrides: Sequence[str], conf_dir: Path, count: int) -> list[str]:
+def origins(choice: str, overrides: Sequence[str], folders: Sequence[Path], count: int) -> list[str]:
     """Names the place of every rule of the composed layout.
 
     Args:
       choice: the layout option that was composed, as `megatron`.
       overrides: the command line's, as Hydra lists them.
-      conf_dir: the config folder.
+      folders: of configs, the first that has a file wins.
       count: how many rules the composed layout has.
 
     Returns:
-      One place a rule: "layout/megatron.yaml:12" or "experiment/NAME.yaml:9", relative to the config folder, or
+      One place a rule: "layout/megatron.yaml:12" or "experiment/NAME.yaml:9", relative to its folder of configs, or
       "override layout.rules=...". A file without lines to show (not in the folder, or composed of others) stands
       without a line.
     """
     name = f"layout/{choice}.yaml"
-    lines = _rule_lines(conf_dir / name, ("rules",))
+    lines = _rule_lines(folders, name, ("rules",))
     for override in overrides:
         preset = re.fullmatch(r"\+{0,2}experiment=['\"]?([\w/-]+)['\"]?", override)
-        preset_lines = preset and _rule_lines(conf_dir / f"experiment/{preset[1]}.yaml", ("layout", "rules"))
+        preset_lines = preset and _rule_lines(folders, f"experiment/{preset[1]}.yaml", ("layout", "rules"))
         if preset and preset_lines:
             name, lines = f"experiment/{preset[1]}.yaml", preset_lines
     exact = len(lines) == count
@@ -48,9 +48,10 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _rule_lines(path: Path, keys: Sequence[str]) -> list[int]:
+def _rule_lines(folders: Sequence[Path], name: str, keys: Sequence[str]) -> list[int]:
     """Returns the lines, from 1, of the items of the list under nested keys of a YAML file."""
-    if not path.is_file():
+    path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    if path is None:
         return []
     node = yaml.compose(path.read_text())
     for key in keys:

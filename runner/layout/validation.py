@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from runner.config import search_path
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.host import paths
 from runner.layout.axes import BATCH
 from runner.layout.rules import mend_divisibility, show
 
@@ -189,9 +190,10 @@ def meshes_with(axis: str) -> list[str]:
     import yaml  # type: ignore[import-untyped] # only a refusal needs it
 
     found = []
-    for path in sorted((paths.conf_dir() / "mesh").glob("*.yaml")):
-        content: Any = yaml.safe_load(path.read_text())
-        size = (content.get("axes") or {}).get(axis, 1)
-        if isinstance(size, int) and size != 1:
-            found.append(path.stem)
+    for name in search_path.options("mesh"):
+        with suppress(yaml.YAMLError, OSError, AttributeError):  # a file of the user's, which nobody has asked for
+            content: Any = yaml.safe_load(search_path.file_of(f"mesh/{name}").read_text())
+            size = (content.get("axes") or {}).get(axis, 1)
+            if isinstance(size, int) and size != 1:
+                found.append(name)
     return found

@@ -9,13 +9,12 @@ from hydra.core.hydra_config import HydraConfig
 
 import runner.data
 from runner import layout
-from runner.config import devices
+from runner.config import devices, search_path
 from runner.config.convert import choices
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
-from runner.host import paths
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
 from runner.task import make_task
@@ -80,5 +79,5 @@ def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
       data: what it is built for.
     """
     chosen, overrides = choices(), list(HydraConfig.get().overrides.task)
-    places = layout.origins(chosen["layout"], overrides, paths.conf_dir(), len(config.layout.rules))
+    places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
     return make_plan(config, engine, data, chosen, places)

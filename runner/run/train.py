@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.data
-from runner.config import cautions, devices
+from runner.config import cautions, devices, typed
 from runner.config.checks_trainer import with_metrics
-from runner.config.convert import as_typed, resolved
+from runner.config.convert import resolved
 from runner.config.errors import EngineError, UnsavedError
 from runner.config.schema import RunConfig
 from runner.data import workers
@@ -94,7 +93,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         lengths.check_memory(config, data.train)
         recovery.check_unfinished(config, before, total, task)
         profile.check(config, total)
-        command = shlex.join(["python", "-m", "runner", *as_typed(HydraConfig.get().overrides.task)])
+        command = typed.command("runner")
         run_id, finished = before.resumed_run_id if before else None, ExitStack()
         with (
             workers.opened(config.dataset, config.trainer.seed) as readers,

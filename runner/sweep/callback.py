@@ -8,6 +8,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
+from runner.cli.beginning import say_replaced
 from runner.config.secrets import hide_config
 from runner.sweep import state
 
@@ -27,6 +28,7 @@ class SweepCallback(Callback):
         """Makes the parent run."""
         del kwargs
         hide_config(config)
+        say_replaced(config)
         state.begin(config, lambda: import_module("runner.sweep.report"))  # matplotlib with it, while jobs run
 
     def __getstate__(self) -> dict[str, object]:

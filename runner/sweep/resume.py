@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
+from runner.config.search_path import searchpath
 from runner.host import paths
 from runner.host.late import late
 from runner.training.checkpoint.arguments import MULTIRUN, key_of, value_of, without
@@ -46,7 +47,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     typed = [one for one in arguments if key_of(one) != _KEY and one not in MULTIRUN]
     chosen = [one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")]
-    config = _tracking([*chosen, *_search_path(typed)])
+    config = _tracking([*chosen, *searchpath(typed)])
     if config.name == "none":
         raise ConfigError(f"{_KEY}={wanted} is refused: tracking=none keeps no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
@@ -75,17 +76,6 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
     except ConfigError:
         return []
     return [f"resume='{found.folder.as_posix()}'"]
-
-
-def _search_path(arguments: Sequence[str]) -> list[str]:
-    """Returns as an override the folder of a user's own options that a command line names."""
-    folders, rest = list[str](), iter(arguments)
-    for one in rest:
-        flag, equals, folder = one.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            folders.append(folder if equals else next(rest, ""))
-    quoted = [Path(one).absolute().as_posix().replace("'", "\\'") for one in folders[-1:]]
-    return [f"hydra.searchpath=['file://{one}']" for one in quoted]
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:

@@ -22,6 +22,7 @@ from runner.config.errors import ConfigError
 from runner.config.names import short_keys
 from runner.config.refusals import one_line
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
+from runner.config.search_path import portable
 from runner.host import folders, signals
 from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
@@ -152,7 +153,7 @@ class Sweep:
         self._may_open.wait(_PLANNING_S)
         if self._given_up:
             return
-        typed = [one for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
+        typed = [portable(one) for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
         try:
             self._parent = parent.open_parent(
                 self.tracking,

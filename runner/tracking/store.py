@@ -15,6 +15,7 @@ from mlflow.exceptions import MlflowException
 from runner.config.errors import TrackingError
 from runner.host.lock import locked
 from runner.host.signals import current
+from runner.tracking import moved
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet
 from runner.tracking.probe import probe, refused_by, unusable
@@ -59,6 +60,8 @@ def open_store(uri: str, experiment: str) -> Store:
             locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext(),
             current().deferring() if sqlite_path(uri) else contextlib.nullcontext(),  # half made, it is no database
         ):
+            if (path := sqlite_path(uri)) is not None:
+                moved.follow(path)
             client = MlflowClient(tracking_uri=uri)
             return Store(client, uri, _experiment_id(client, uri, experiment))
     except TrackingError:
@@ -101,7 +104,7 @@ def _experiment_id(client: MlflowClient, uri: str, name: str) -> str:
 
 def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
-    location = None if path is None else (path.parent / "mlartifacts").as_uri()
+    location = None if path is None else (path.parent / moved.FOLDER).as_uri()
     try:
         return client.get_experiment(client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING}))
     except MlflowException:

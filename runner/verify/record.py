@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.data
-from runner.config import cautions, devices
-from runner.config.convert import as_typed, resolved
+from runner.config import cautions, devices, typed
+from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
@@ -50,7 +49,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
         data = runner.data.load_run(config)
-        command = shlex.join(["python", "-m", "runner.verify", *as_typed(HydraConfig.get().overrides.task)])
+        command = typed.command("runner.verify")
         team = current()
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
         with recorded(opened, console) as tracker:

@@ -168,7 +168,7 @@ def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
 
 def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
     count = len(load("megatron").rules)
-    found = layout.origins("megatron", ["layout=megatron", "mesh=batch4_model2"], CONF, count)
+    found = layout.origins("megatron", ["layout=megatron", "mesh=batch4_model2"], [CONF], count)
     assert len(found) == count
     lines = (CONF / "layout/megatron.yaml").read_text().splitlines()
     for rule, origin in zip(load("megatron").rules, found, strict=True):
@@ -179,14 +179,14 @@ def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
 
 def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
     given = "layout.rules=[{match: d1/kernel, spec: [null, model]}]"
-    assert layout.origins("replicated", ["mesh=model8", given], CONF, 1) == [f"override {given}"]
-    (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], CONF, 1)
+    assert layout.origins("replicated", ["mesh=model8", given], [CONF], 1) == [f"override {given}"]
+    (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], [CONF], 1)
     assert long.startswith("override ++layout.rules=[xxx")
     assert len(long) < 80
-    one = layout.origins("megatron", ["layout.rules.1.optional=false"], CONF, 6)
+    one = layout.origins("megatron", ["layout.rules.1.optional=false"], [CONF], 6)
     assert one[1] == "override layout.rules.1.optional=false"
     assert one[0].startswith("layout/megatron.yaml:")
-    assert layout.origins("mine", [], tmp_path, 2) == ["layout/mine.yaml"] * 2
+    assert layout.origins("mine", [], [tmp_path], 2) == ["layout/mine.yaml"] * 2
 
 
 def test_a_rule_of_an_experiment_has_its_line_there(tmp_path: Path) -> None:
@@ -195,7 +195,8 @@ def test_a_rule_of_an_experiment_has_its_line_there(tmp_path: Path) -> None:
         "# @package _global_\nlayout:\n  rules:\n  - {match: a, spec: [null]}\n  - match: b\n    spec: [null]\n"
     )
     (tmp_path / "experiment/plain.yaml").write_text("# @package _global_\ntrainer:\n  epochs: 1\n")
-    found = layout.origins("replicated", ["experiment=wide"], tmp_path, 2)
+    found = layout.origins("replicated", ["experiment=wide"], [tmp_path], 2)
     assert found == ["experiment/wide.yaml:4", "experiment/wide.yaml:5"]
-    assert layout.origins("replicated", ["experiment=plain"], tmp_path, 1) == ["layout/replicated.yaml"]
-    assert layout.origins("replicated", ["layout.rules=[]", "experiment=wide"], tmp_path, 1)[0].startswith("override")
+    assert layout.origins("replicated", ["experiment=plain"], [tmp_path], 1) == ["layout/replicated.yaml"]
+    (found,) = layout.origins("replicated", ["layout.rules=[]", "experiment=wide"], [tmp_path], 1)
+    assert found.startswith("override")

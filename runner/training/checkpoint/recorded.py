@@ -1,8 +1,8 @@
 """What a recorded command line may set. Anyone may have written it, so it is read as data and not as a command.
 
 It may set keys of the typed schema, and nothing of Hydra, which imports and calls what its config names. What runs
-code or leads elsewhere (a builder that is not the runner's, a tracking store, a folder) is taken over where the record
-is this project's own, and else only where it is typed again.
+code or leads elsewhere (a builder that is not the runner's, a tracking store, a folder, one of configs too) is taken
+over where the record is this project's own, and else only where it is typed again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 
 from runner.config.errors import ConfigError
 from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
+from runner.config.search_path import KEY
 
 _TARGET = "_target_"
 _BUILDER = ("model", _TARGET)
@@ -42,7 +43,7 @@ _SWEEP_KEYS = {
     *(f"hydra.sweeper.{key}" for key in ("n_trials", "seed", "startup_trials", "warmup_values", "prune", "study")),
     *("hydra.sweeper.from_default", "hydra.launcher.max_parallel", "hydra.launcher.timeout"),
 }
-_CONFIG_DIR = re.compile(r"(--config-dir|-cd)(=.*)?")
+_FLAG = re.compile(r"(--config-dir|-cd|--config-name|-cn)(=.*)?")
 _LONGEST = 120  # characters of an override that are shown
 
 
@@ -73,7 +74,7 @@ class Record:
             raise self._refuse(str(arguments), "is no list of overrides", "leave it, the record is not the runner's")
         parser, kept, flags = OverridesParser.create(), list[str](), _flags(arguments)
         for place, argument in enumerate(arguments):
-            if place in flags and self._is_own_sweep:
+            if self.is_own and (place in flags or argument.startswith(f"{KEY}=")):
                 kept.append(argument)
                 continue
             try:
@@ -83,10 +84,6 @@ class Record:
             if self._takes(argument, override):
                 kept.append(argument)
         return kept
-
-    @property
-    def _is_own_sweep(self) -> bool:
-        return self.is_own and self.key.startswith("sweep.")
 
     def _takes(self, argument: str, override: Override) -> bool:
         """Returns whether an override is taken over; False for one that has no meaning for who takes it up."""
@@ -143,10 +140,10 @@ def _short(text: str) -> str:
 
 
 def _flags(arguments: Sequence[str]) -> set[int]:
-    """Returns the places of `--config-dir` and of the folder behind it."""
+    """Returns the places of the flags that say what is composed, and of the values behind them."""
     found: set[int] = set()
     for place, argument in enumerate(arguments):
-        if (flag := _CONFIG_DIR.fullmatch(argument)) is not None:
+        if (flag := _FLAG.fullmatch(argument)) is not None:
             found |= {place} if flag[2] else {place, place + 1}
     return found
 

@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from runner.config.convert import as_typed
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
+from runner.config.typed import composed_with
 from runner.data.base import Dataset, Encoding
 from runner.engine.base import Engine
 from runner.host.outputs import warn
@@ -262,7 +263,8 @@ def saving(
     resumed = before.run if before and not before.branches else None
     place = resumed.folder.parent if resumed else folder_of(wanted)
     typed, job = as_typed(HydraConfig.get().overrides.task), requeue.job() if config.cluster.requeue else None
-    overrides, note = [one for one in typed if key_of(one) not in KEYS], job.note(typed) if job else None
+    overrides = [*composed_with(), *(one for one in typed if key_of(one) not in KEYS)]
+    note = job.note(typed) if job else None
 
     def register() -> list[Any]:
         run = resumed.run if resumed else tracker.run_id or runs.free_name(place, folder.name)

@@ -53,11 +53,11 @@ USUAL = [
     "evaluate.split='train[:10%]'",
 ]
 CODE = "joblib.load"
+CONFIGS = ["hydra.searchpath=[file:///tmp]", "--config-dir=/tmp", "--config-dir", "--config-name=mine"]
 EVIL = [
     f"+hydra.callbacks.x={{_target_: {CODE}, filename: x}}",
     f"++hydra.callbacks.sweep._target_={CODE}",
     "hydra.run.dir=/tmp/elsewhere",
-    "hydra.searchpath=[file:///tmp]",
     "hydra/launcher=basic",
     "+hydra/callbacks=x",
     "hydra={}",
@@ -83,8 +83,6 @@ EVIL = [
     "branch=/tmp/other",
     "run=latest",
     "-m",
-    "--config-dir=/tmp",
-    "--config-dir",
     "--experimental-rerun=x.pickle",
     "trainer.epochs",
     "trainer.epochs=5\nhydra.run.dir=x",
@@ -119,6 +117,14 @@ def checked(overrides: object, *, own: bool = False, key: str = "run") -> list[s
 def test_what_a_run_records_is_taken_over_whoever_recorded_it() -> None:
     assert checked(USUAL) == USUAL
     assert checked(USUAL, own=True) == USUAL
+
+
+@pytest.mark.parametrize("override", CONFIGS)
+def test_configs_lie_where_this_projects_own_record_says_and_where_no_other_does(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"is refused: its recorded .* type yourself what you need of it") as error:
+        checked([*USUAL, override])
+    assert repr(override) in str(error.value)
+    assert checked([*USUAL, override], own=True) == [*USUAL, override]
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -245,6 +251,14 @@ def _edit(folder: Path, **values: Any) -> None:
     """Writes other values, whose digest is right: what is left out stays out."""
     record = json.loads((folder / "run.json").read_text()) | values
     runs._write(folder, {key: value for key, value in record.items() if value is not None and key != "sha256"})
+
+
+def test_a_folder_of_configs_that_is_typed_again_wins_over_the_recorded_one(own: Path) -> None:
+    _saved(own, "cccc", ["--config-dir=mine", "--config-name=other", "model=mine"])
+    assert expand(own, "run=cccc")[:3] == ["--config-dir=mine", "--config-name=other", "model=mine"]
+    found = expand(own, "run=cccc", "--config-dir", "yours")
+    assert found[:2] == ["--config-name=other", "model=mine"]
+    assert found[-3:-1] == ["--config-dir", "yours"]
 
 
 def test_the_builder_of_an_own_run_is_taken_over(own: Path) -> None:

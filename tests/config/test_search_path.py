@@ -1,0 +1,155 @@
+"""Options of one's own: where they are found, what they hide, and what is refused there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from runner.config import search_path
+from runner.host import paths
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with options of a user's: a model, an experiment that takes it, and a builder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    put(tmp_path / "conf/model/mine.yaml", "_target_: my_model.build\nwidth: 16\n")
+    put(
+        tmp_path / "conf/experiment/mine.yaml",
+        "# @package _global_\ndefaults: [override /model: mine]\ntrainer: {epochs: 2}\n",
+    )
+    put(tmp_path / "my_model.py", "def build(keras, inputs, outputs, width): ...\n")
+    return tmp_path
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def composed(*overrides: str) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
+        return compose("config", overrides=list(overrides))
+
+
+def test_the_folder_conf_is_found_where_one_stands(project: Path) -> None:
+    assert search_path.own() == [project / "conf"]
+    assert "mine" in search_path.options("model")
+    config = composed("experiment=mine")
+    assert (config.model.width, config.trainer.epochs, config.engine.name) == (16, 2, "keras_dtensor")
+
+
+@pytest.mark.parametrize("flag", ["--config-dir others", "--config-dir=others", "-cd others", "-cd=others"])
+def test_a_folder_that_is_named_comes_first(project: Path, monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    put(project / "others/model/mine.yaml", "_target_: my_model.build\nwidth: 99\n")
+    monkeypatch.setattr(sys, "argv", ["runner", "experiment=mine", *flag.split()])
+    assert search_path.own() == [project / "others", project / "conf"]
+    assert composed("experiment=mine").model.width == 99
+
+
+def test_the_checkouts_own_folder_is_no_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(paths.conf_dir().parent)
+    assert search_path.own() == []
+
+
+@pytest.mark.parametrize("found", ["conf/nginx.conf", "conf/model/readme.md", "conf/sites/a.yaml", "conf/config.yaml"])
+def test_another_programs_conf_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    put(tmp_path / found, "x: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert search_path.own() == []
+    assert composed().engine.name == "keras_dtensor"
+
+
+def test_another_program_of_hydras_does_not_find_it(project: Path) -> None:
+    put(project / "theirs/config.yaml", "defaults: [model: mine]\n")
+    put(project / "theirs/model/mine.yaml", "x: 1\n")
+    code = (
+        "from hydra import compose, initialize_config_dir\n"
+        f"with initialize_config_dir(version_base='1.3', config_dir={str(project / 'theirs')!r}):\n"
+        "    print(compose('config').model)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{'x': 1}\n", done.stderr
+
+
+def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Path) -> None:
+    put(project / "conf/optimizer/adam.yaml", "name: adam\nlearning_rate: 0.5\n")
+    put(project / "conf/config.yaml", "defaults: [model: mine]\n")
+    config = composed()
+    assert config.optimizer.learning_rate == 0.5
+    assert config.engine.name == "keras_dtensor"
+    told = list(search_path.replaced(DictConfig({"hydra": {"runtime": {"choices": {"optimizer": "adam"}}}})))
+    assert told == [
+        "conf/config.yaml is not read, the program's stands; put it into conf/experiment/mine.yaml",
+        "conf/optimizer/adam.yaml stands in place of the program's own optimizer=adam",
+    ]
+
+
+def refused(project: Path, *arguments: str, module: str = "runner") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (project / "outputs").exists()
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "told"),
+    [
+        ("runner", "experiment=mien", "did you mean experiment=mine?"),
+        (
+            "runner.plan",
+            "experiment=mine model.widht=8",
+            "keys of model are _target_, width; did you mean model.width?",
+        ),
+        ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
+        ("runner.evaluate", "experiment=mine trainer.epochs=0 --config-dir options", "set trainer.epochs=1 or more"),
+        ("runner.plan", "hydra.searchpath=[file://options] experiment=othr", "did you mean experiment=other?"),
+        ("runner.compare", "--config-dir conf", "takes no config; leave it out"),
+        ("runner.compare", "--swep latest", "did you mean --sweep?"),
+    ],
+)
+def test_what_is_misspelt_is_one_line_that_knows_the_users_options(
+    project: Path, module: str, typed: str, told: str
+) -> None:
+    put(project / "options/experiment/other.yaml", "# @package _global_\ntrainer: {epochs: 2}\n")
+    assert told in refused(project, *typed.split(), module=module)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("# @package _global_\ntrainer: {epochs: 2\n", "bad.yaml, line 3, is refused: it is no YAML"),
+        ("trainer: {epochs: 2}\n", "write `# @package _global_` as its first line"),
+        ("# @package _global_\ndefaults: [override /model: mien]\n", "did you mean model=mine?"),
+        ("# @package _global_\ntrainer: {epochz: 2}\n", "trainer.epochz is refused: no such key"),
+    ],
+)
+def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, told: str) -> None:
+    put(project / "conf/experiment/bad.yaml", text)
+    assert told in refused(project, "experiment=bad")
+    put(project / "conf/mesh/bad.yaml", "{")
+    assert "did you mean trainer.epochs?" in refused(project, "trainer.epochz=3"), "and is in no other's way"
+
+
+def test_a_folder_in_the_project_is_recorded_as_one_of_it(project: Path) -> None:
+    given = [str(project / "options"), "options", "/elsewhere", f"hydra.searchpath=[file://{project}/a,file:///b]"]
+    assert [search_path.portable(one) for one in given] == [
+        *("options", "options", "/elsewhere", "hydra.searchpath=[file://a,file:///b]")
+    ]
+    assert search_path.portable(f"dataset.path={project}/x.csv") == f"dataset.path={project}/x.csv"
