@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.app import EXIT_FAILED, EXIT_REFUSED
+from runner.cli.parser import Parser
 from runner.config.errors import ConfigError, TrackingError
 from runner.host import folders
 from runner.host.late import late
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
       The process's exit code: 0 done, 1 the store failed, 2 the command line was refused.
     """
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().read(sys.argv[1:] if arguments is None else arguments)
         if options.out:
             folders.check("--out", options.out.absolute())
         return show.diff(options) if options.diff else show.compare(options)
@@ -41,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.compare",
-        description="Compares recorded runs: what they differ in as columns, results beside it, and plots.",
-        epilog="python -m runner.compare --sweep latest --out outputs/compare",
+def _parser() -> Parser:
+    parser = Parser(
+        "runner.compare",
+        "Compares recorded runs: what they differ in as columns, results beside it, and plots.",
+        ["--sweep latest --out outputs/compare", "--diff latest 3f2a"],
     )
     parser.add_argument("--experiment", action="append", default=[], help="only runs of this experiment; repeatable")
     parser.add_argument("--sweep", help="only jobs of this sweep: its run id, its name, or latest")
@@ -57,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reverse", action="store_true", help="worst first")
     parser.add_argument("--no-fold", action="store_true", help="each seed on a line of its own")
     parser.add_argument("--out", type=Path, help="writes table.csv, table.md and the plots into this folder")
-    parser.add_argument("--diff", nargs=2, metavar=("RUN", "RUN"), help="two runs' configs, results and plans")
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("RUN", "RUN"),
+        help="two runs' configs, results and plans: ids or their beginnings, names, or latest",
+    )
     parser.add_argument("--uri", help="tracking URI; else $MLFLOW_TRACKING_URI, else outputs/mlflow.db")
     return parser
