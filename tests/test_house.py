@@ -19,20 +19,8 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 
 # From the commands down to what knows nothing of a run; a part imports from those below it.
 ORDER = (
-    *(
-        "__main__",
-        "runs",
-        "cli",
-        "run",
-        "advise",
-        "export",
-        "evaluate",
-        "verify",
-        "plan",
-        "sweep",
-        "compare",
-        "training",
-    ),
+    *("__main__", "runs", "notebook", "cli"),
+    *("run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
     *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
     *("processes", "config", "host"),
 )

@@ -40,8 +40,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
           ConfigError: an unknown flag, or a value that can't be read; one line.
         """
-        words = [one if one.startswith("-") or "=" not in one else f"--{one}" for one in arguments]
-        options, unknown = self.parse_known_args(words)
+        options, unknown = self.parse_known_args(self._as_flags(arguments))
         if unknown:
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             name = unknown[0].partition("=")[0]
@@ -49,6 +48,17 @@ class Parser(argparse.ArgumentParser):
             mend = did_you_mean(name, known, f"see {self.prog} --help")
             raise ConfigError(f"{typed} is refused: no such word; flags are {', '.join(known)}; {mend}")
         return options
+
+    def _as_flags(self, arguments: Sequence[str]) -> list[str]:
+        """Returns the words with `key=value` as `--key=value`; a flag's own value may hold an equals sign."""
+        takes = {name: 1 if one.nargs is None else one.nargs for one in self._actions for name in one.option_strings}
+        words, values = list[str](), 0
+        for one in arguments:
+            is_key = not values and not one.startswith("-") and "=" in one
+            words.append(f"--{one}" if is_key else one)
+            count = takes.get(one, max(values - 1, 0))
+            values = count if isinstance(count, int) else 0
+        return words
 
     def error(self, message: str) -> NoReturn:
         """Refuses a value.
