@@ -19,7 +19,7 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 
 # From the commands down to what knows nothing of a run; a part imports from those below it.
 ORDER = (
-    *("__main__", "runs", "notebook", "cli"),
+    *("__main__", "notebook", "runs", "cli"),
     *("run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
     *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
     *("processes", "config", "host"),
@@ -31,6 +31,7 @@ UP = {
     ("model", "engine"): "a builder is given what an engine is made of: specs of arrays and the task",
     ("data", "model"): "an import path of a user's is looked at as a builder's is",
     ("sweep", "cli"): "a sweep begins as a run does: the folder is claimed before Hydra writes",
+    ("plan", "notebook"): "the package can be called as runner.plan(...)",
     ("compare", "cli"): "exit codes, and how a command line without a config is read",
     ("verify", "run"): "a verification is recorded as a run is",
 }

@@ -48,8 +48,13 @@ def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Shee
     return _sheet(first, second, "plan", plans[0], plans[1])
 
 
-def find_run(client: MlflowClient, which: str) -> Run:
+def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     """Returns the run that an id, the start of one, a name or `latest` means; of runs of one name the latest.
+
+    Args:
+      client: an `mlflow.MlflowClient`.
+      which: as typed.
+      key: what stands before it, for the refusal.
 
     Raises:
       ConfigError: there is none, or an id's start fits several.
@@ -65,10 +70,10 @@ def find_run(client: MlflowClient, which: str) -> Run:
         pattern = f"{quoted}%" if field == "run_id" else quoted
         found = client.search_runs(experiments, f"attributes.{field} LIKE '{pattern}'", order_by=order, max_results=2)
         if len(found) > 1 and field == "run_id":
-            raise ConfigError(f"--diff {which} is refused: several runs' ids start so; type more of it")
+            raise ConfigError(f"{key}{which} is refused: several runs' ids start so; type more of it")
         if found:
             return found[0]
-    raise ConfigError(f"--diff {which} is refused: no run has this id or name; see python -m runner.compare")
+    raise ConfigError(f"{key}{which} is refused: no run has this id or name; see python -m runner.compare")
 
 
 def _sheet(
