@@ -113,6 +113,7 @@ class OpenedRun:
 def _load(path: Path, library: str) -> object:
     if library == "keras":
         os.environ.setdefault("KERAS_BACKEND", "jax")  # read as Keras is imported
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     models = importlib.import_module(library).models
     loaded: object = models.load_model(path, compile=False)
     return loaded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from runner.cli.parser import Parser, truth
 from runner.config.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
+RUNNER = Path(sys.executable).parent / "runner"
 NO_COMMANDS = {"runner.export.reload"}
 
 
@@ -85,3 +88,20 @@ def test_versions_are_printed_at_once_and_help_names_the_commands(module: str) -
     helped = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert listed().splitlines()[0] in helped.stdout
     assert all(name in helped.stdout for name in COMMANDS)
+
+
+@pytest.mark.skipif(not (RUNNER.exists() and shutil.which("bash")), reason="needs bash and the installed command")
+def test_bash_completes_groups_options_and_keys(tmp_path: Path) -> None:
+    script = """
+eval "$(runner -sc install=bash)"
+complete -p runner
+for line in "runner mesh=batch8_" "runner mesh=batch8 trainer.epo"; do
+  COMP_LINE="$line"; COMP_POINT=${#line}; COMP_WORDS=($line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+  hydra_bash_completion; echo "${COMPREPLY[@]}"
+done
+"""
+    path = f"{RUNNER.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[1:] == ["mesh=batch8_model1", "trainer.epochs="], done.stderr
