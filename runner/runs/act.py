@@ -80,7 +80,8 @@ def show(place: Place, choice: Choice, last: int) -> int:
     """
     found = chosen(place.runs(place.store()), choice)
     if not found:
-        print("no such run", file=sys.stderr)
+        start = "no run is recorded here; start one: python -m runner"
+        print(start if choice.is_open else "no run is so", file=sys.stderr)
         return EXIT_FAILED
     listed = found[:last] if last else found
     total = sum(one.bytes for one in found)
