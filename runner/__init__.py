@@ -1,3 +1,49 @@
-"""Config-driven training on device meshes: planned, proven and recorded."""
+"""Config-driven training on device meshes: planned, proven and recorded.
+
+From Python, as in a notebook:
+
+    import runner
+
+    config = runner.compose("mesh=batch8", "trainer.epochs=2")    # checked, nothing runs
+    runner.plan("mesh=batch8")                                    # a plan that shows its tables
+    run = runner.train("mesh=batch8", "trainer.epochs=2")         # in a process of its own, with its bar
+    runner.open_run("latest").metrics                             # a pandas.DataFrame
+
+Importing this package imports nothing else; each of these is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runner.config.errors import ConfigError as ConfigError
+    from runner.notebook.composing import compose as compose
+    from runner.notebook.opened import OpenedRun as OpenedRun
+    from runner.notebook.opened import open_run as open_run
+    from runner.notebook.opened import train as train
+    from runner.notebook.planning import plan as plan
 
 __version__ = "0.1.0"
+
+_PLACES = {
+    "ConfigError": "runner.config.errors",
+    "compose": "runner.notebook.composing",
+    "open_run": "runner.notebook.opened",
+    "OpenedRun": "runner.notebook.opened",
+    "train": "runner.notebook.opened",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "plan":  # the package of that name, which can be called: it is what any import of it leaves here
+        return import_module("runner.plan")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'runner' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES, "plan"})

@@ -19,9 +19,10 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 
 # From the commands down to what knows nothing of a run; a part imports from those below it.
 ORDER = (
-    *("__main__", "init", "cli", "run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare"),
-    *("training", "engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics"),
-    *("figures", "processes", "config", "host"),
+    *("__main__", "notebook", "runs", "init", "cli"),
+    *("run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
+    *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
+    *("processes", "config", "host"),
 )
 # Arrows that point up all the same.
 UP = {
@@ -30,7 +31,8 @@ UP = {
     ("model", "engine"): "a builder is given what an engine is made of: specs of arrays and the task",
     ("data", "model"): "an import path of a user's is looked at as a builder's is",
     ("sweep", "cli"): "a sweep begins as a run does: the folder is claimed before Hydra writes",
-    ("compare", "cli"): "exit codes",
+    ("plan", "notebook"): "the package can be called as runner.plan(...)",
+    ("compare", "cli"): "exit codes, and how a command line without a config is read",
     ("verify", "run"): "a verification is recorded as a run is",
 }
 

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from runner.cli import beginning, command_line
+from runner.cli import beginning, command_line, commands
 from runner.cli.beginning import Refused
 from runner.config import secrets
 from runner.config.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
@@ -104,9 +104,15 @@ def _run(command: Command) -> bool:
     return passed
 
 
-def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:
+def register_resolvers() -> None:
+    """Lets OmegaConf resolve what conf/config.yaml asks the program for."""
     OmegaConf.register_new_resolver("runner_outputs", lambda: str(paths.outputs_dir()), replace=True)
     OmegaConf.register_new_resolver("runner_pid", lambda: str(os.getpid()), replace=True)
+    OmegaConf.register_new_resolver("runner_commands", commands.listed, replace=True)
+
+
+def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:
+    register_resolvers()
 
     def task(composed: DictConfig) -> None:
         """Keeps an error for `run_command`; Hydra would print it in its own way."""

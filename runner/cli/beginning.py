@@ -34,7 +34,7 @@ LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _DIR, _SUBDIR = "hydra.run.dir", "hydra.output_subdir"
 _TRAINS = "runner"
-_ALONE = ("runner.plan",)  # commands that compute nothing with the mesh
+_ALONE = ("runner.plan", "runner.data")  # commands that compute nothing with the mesh
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
 # What every process has its own of, or that only process 0 looks at.
 _OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.uri")

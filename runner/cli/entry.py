@@ -9,6 +9,7 @@ from __future__ import annotations
 # Built into the interpreter: `signal` itself takes milliseconds, in which Ctrl-C would be a traceback.
 import _signal  # type: ignore[import-not-found]
 import os
+import sys
 from importlib import import_module
 
 TYPE_CHECKING = False
@@ -43,6 +44,8 @@ def main(module: str, after: str | None = None) -> NoReturn:
 
 
 def start(body: Callable[[], int]) -> NoReturn:
-    """Runs a command that takes no config; see `runner.host.signals.run_main`."""
+    """Runs a command that takes no config, or prints versions; see `runner.host.signals.run_main`."""
+    if "--version" in sys.argv[1:]:
+        body = import_module("runner.cli.commands").print_versions
     run_main: Callable[[Callable[[], int]], NoReturn] = import_module("runner.host.signals").run_main
     run_main(body)

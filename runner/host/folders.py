@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.config.errors import ConfigError, refuse
 
 MARK = ".runner"  # lies in each folder that a command has claimed
+_RUN = "run: "
 _MARKED = "A run wrote what lies beside this file; another run into this folder writes over it.\n"
 
 
@@ -59,6 +60,24 @@ def claim(key: str, path: Path | str) -> Claim:
         remove_empty(made)
         raise _cannot(key, folder, error) from error
     return Claim(folder, made, fresh)
+
+
+def note_run(folder: Path, run: str) -> None:
+    """Notes in the mark of a claimed folder which run wrote it.
+
+    Raises:
+      OSError: the disk is full, or can't be written.
+    """
+    (folder / MARK).write_text(f"{_MARKED}{_RUN}{run}\n")
+
+
+def noted_run(folder: Path) -> str | None:
+    """Returns the run that a folder's mark names; None where it names none."""
+    try:
+        lines = (folder / MARK).read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((line.removeprefix(_RUN) for line in lines if line.startswith(_RUN)), None)
 
 
 def check(key: str, folder: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.cli.commands import listed
 from runner.config.errors import ConfigError
 
 _EXIT_DONE, _EXIT_REFUSED = 0, 2
@@ -30,9 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in (["-h"], ["--help"]):
-        print(
-            f"{_USAGE}\n\nWrites a model, a dataset, a task, an experiment and a test of your own, which run at once."
-        )
+        what = "Writes a model, a dataset, a task, an experiment and a test of your own, which run at once."
+        print(f"{_USAGE}\n\n{what}\n\ncommands:\n{listed()}")
         return _EXIT_DONE
     try:
         folder = _folder(given)

@@ -22,8 +22,9 @@ from runner.data import workers
 from runner.data.base import Dataset
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
+from runner.host import folders
 from runner.host.logs import quiet_native_log
-from runner.host.outputs import required
+from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
@@ -99,6 +100,9 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
             workers.opened(config.dataset, config.trainer.seed) as readers,
             recorded(_tracker(config, content, command, run_id), console) as tracker,
         ):
+            if team.is_first:
+                with spared(str(folder / folders.MARK)):
+                    folders.note_run(folder, tracker.run_id or folder.name)
             one = _Run(config, content, data, task, total, folder, console, tracker, before)
             one.train(readers, stop, held, finished)
         finished.close()

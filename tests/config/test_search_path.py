@@ -120,7 +120,7 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
         ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
         ("runner.evaluate", "experiment=mine trainer.epochs=0 --config-dir options", "set trainer.epochs=1 or more"),
         ("runner.plan", "hydra.searchpath=[file://options] experiment=othr", "did you mean experiment=other?"),
-        ("runner.compare", "--config-dir conf", "takes no config; leave it out"),
+        ("runner.compare", "--config-dir conf", "--config-dir is refused: no such word"),
         ("runner.compare", "--swep latest", "did you mean --sweep?"),
     ],
 )

@@ -266,19 +266,23 @@ def saving(
     overrides = [*composed_with(), *(one for one in typed if key_of(one) not in KEYS)]
     note = job.note(typed) if job else None
 
+    branch = f"{before.run.run}@{before.checkpoint.step}" if before and before.branches else None
+    before_it = resumed.record if resumed else {"origin": branch} if branch else {}
+    lasting = {key: before_it[key] for key in ("origin", "kept") if key in before_it}
+
     def register() -> list[Any]:
         run = resumed.run if resumed else tracker.run_id or runs.free_name(place, folder.name)
         tracked = resumed.run_id is not None if resumed else tracker.run_id is not None
         if resumed is None:
             held.enter_context(runs.held("trainer.checkpoint.folder", SavedRun(place / run, {"run": place})))
         name = resumed.folder.name if resumed else None
-        made = runs.register(place, run, tracked=tracked, overrides=overrides, name=name, job=note)
+        made = runs.register(place, run, tracked=tracked, overrides=overrides, name=name, job=note, lasting=lasting)
         return [str(made.folder), dict(made.record)]
 
     where, record = team.told("the run's checkpoints", register)
     saved = SavedRun(Path(where), record)
     run = saved.run
-    origin = {_ORIGIN: f"{before.run.run}@{before.checkpoint.step}"} if before and before.branches else {}
+    origin = {_ORIGIN: branch} if branch else {}
     tracker.set_tags({_TAG: str(saved.folder), **origin})
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     about |= {DIGEST: data.digest, ENCODING: data.encoding.to_json(), CONSTANTS: dict(constants)}

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
 from runner.training.past import check_arrays
 
-_RECORD, _LOCK = "run.json", "run.lock"
+RECORD, LOCK = "run.json", "run.lock"
 _SHOWN = 3
 
 
@@ -59,6 +59,7 @@ def register(
     overrides: Sequence[str],
     name: str | None = None,
     job: Mapping[str, Any] | None = None,
+    lasting: Mapping[str, Any] | None = None,
 ) -> SavedRun:
     """Notes a run that will save, and the process that it runs in.
 
@@ -69,6 +70,8 @@ def register(
       overrides: the command line, without `resume`.
       name: of the run's own folder; null: the id. A folder that was copied elsewhere may have another.
       job: `requeue.Job.note` of the job that goes on with the run when it starts again; null: there is none.
+      lasting: what stays with the run when it is resumed: `origin`, the run and step that it branches from, and
+        `kept`.
 
     Raises:
       OSError: the disk is full, or can't be written.
@@ -84,13 +87,14 @@ def register(
         "process": process.identity(),
         "started": time.time(),
         **({"job": dict(job)} if job else {}),
+        **(lasting or {}),
     }
     _write(own, record)
     return SavedRun(own, record)
 
 
 def _write(folder: Path, record: Mapping[str, Any]) -> None:
-    write_json(folder / _RECORD, {**record, "sha256": _digest(record)})
+    write_json(folder / RECORD, {**record, "sha256": _digest(record)})
 
 
 def _digest(record: Mapping[str, Any]) -> str:
@@ -103,6 +107,25 @@ def free_name(folder: Path, run: str) -> str:
     """Returns the name under which a run that nothing tracks keeps its checkpoints: no other run has any there."""
     names = [run, *(f"{run}-{count}" for count in range(2, 10_000))]
     return next(name for name in names if not storage.steps(folder / name))
+
+
+def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:
+    """Returns the runs that left checkpoints.
+
+    Args:
+      folder: where runs keep their checkpoints.
+
+    Returns:
+      The runs, and of those whose record is damaged the folder and the reason.
+    """
+    saved: list[SavedRun] = []
+    damaged: dict[Path, DamagedError] = {}
+    for path in folder.glob(f"*/{RECORD}"):
+        try:
+            saved += [found] if (found := _read(path.parent)) is not None else []
+        except DamagedError as error:
+            damaged[path.parent] = error
+    return saved, damaged
 
 
 def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
@@ -121,13 +144,7 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
       ConfigError: there is no such run or checkpoint, or what says so is damaged.
     """
     name, _, at = wanted.partition("@")
-    saved: list[SavedRun] = []
-    damaged: dict[Path, DamagedError] = {}
-    for path in folder.glob(f"*/{_RECORD}"):
-        try:
-            saved += [found] if (found := _read(path.parent)) is not None else []
-        except DamagedError as error:
-            damaged[path.parent] = error
+    saved, damaged = listed(folder)
     matches = _matching(key, name, saved, damaged)
     if len(matches) != 1 or not name:
         mend = f"set {key}=latest" if saved else "start one: python -m runner"
@@ -144,11 +161,8 @@ def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun |
       job: that has started again.
       command: the overrides as typed.
     """
-    found = []
-    for path in folder.glob(f"*/{_RECORD}"):
-        with suppress(DamagedError):  # resume names it
-            if (run := _read(path.parent)) is not None and job.began(run.record.get("job"), command):
-                found.append(run)
+    saved, _ = listed(folder)  # resume names one that is damaged
+    found = [run for run in saved if job.began(run.record.get("job"), command)]
     order = [(bool(run.record.get("finished")), float(run.record["started"]), run) for run in found]
     return min(order, key=lambda one: one[:2])[2] if order else None
 
@@ -156,7 +170,7 @@ def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun |
 def _matching(
     key: str, name: str, saved: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
 ) -> Sequence[SavedRun]:
-    if name and os.path.lexists(Path(name) / _RECORD):
+    if name and os.path.lexists(Path(name) / RECORD):
         try:
             found = _read(Path(name))
         except DamagedError as error:
@@ -166,7 +180,7 @@ def _matching(
     if name == "latest":
         newest = sorted(saved, key=lambda one: float(one.record["started"]))[-1:]
         for folder, reason in damaged.items():  # which run it was, and when, is not known
-            if not newest or (folder / _RECORD).lstat().st_mtime > newest[0].record["started"]:
+            if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
                 raise _damaged(key, name, reason) from reason
         return newest
     exact = [one for one in saved if one.run == name]
@@ -202,7 +216,7 @@ def _read(folder: Path) -> SavedRun | None:
     """
     if not storage.steps(folder):
         return None
-    path = folder / _RECORD
+    path = folder / RECORD
     record = read_json(path, LARGEST_RECORD)
     if "sha256" in record and record.pop("sha256") != _digest(record):
         raise DamagedError(f"{path} is not as it was written")
@@ -212,8 +226,9 @@ def _read(folder: Path) -> SavedRun | None:
             raise MisfitError("run must be a name and no path: folders are named by it")
         flag(record["tracked"], "tracked")
         number(record["started"], "started", finite=True)
-        for name in ("ended", "finished"):
+        for name in ("ended", "finished", "kept"):
             flag(record.get(name, False), name)
+        text(record.get("origin", ""), "origin")
         for argument in items(record["overrides"], "overrides"):
             text(argument, "overrides")
         for name, value in mapping(record["process"], "process").items():
@@ -312,7 +327,7 @@ def held(key: str, run: SavedRun) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked_at_once(run.folder / _LOCK))
+            stack.enter_context(locked_at_once(run.folder / LOCK))
         except HeldError as error:
             raise refuse(
                 key, run.run, allowed=f"process {error.holder} runs it, in {run.folder}", mend="let it end, or end it"
@@ -340,8 +355,17 @@ def check_not_running(key: str, run: SavedRun) -> None:
         return
     raise ConfigError(
         f"{key}={run.run} is refused: process {there.get(process.PID)} on {there.get(process.HOST)} still runs it, or "
-        f'can\'t be seen from here; end it, or write "ended": true into {run.folder / _RECORD} if it did'
+        f'can\'t be seen from here; end it, or write "ended": true into {run.folder / RECORD} if it did'
     )
+
+
+def keep(run: SavedRun, *, kept: bool) -> None:
+    """Notes whether `runner.runs clean` leaves the checkpoints of a run that no store knows.
+
+    Raises:
+      OSError: the disk is full, or can't be written.
+    """
+    _write(run.folder, {**run.record, "kept": kept})
 
 
 def end(run: SavedRun, *, finished: bool) -> None:

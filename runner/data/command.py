@@ -1,0 +1,116 @@
+"""What `python -m runner.data` runs: fetches and prepares a dataset, and shows what is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+import runner.data
+from runner.config.convert import resolved
+from runner.config.errors import did_you_mean, refuse
+from runner.config.schema import RunConfig
+from runner.config.schema_data import DIGITS, OWN
+from runner.data import look, picture
+from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
+from runner.data.sources.tfds import cache
+from runner.host.outputs import required
+from runner.host.signals import heard
+
+_WIDTH = 160  # of a pipe or a file
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Loads the dataset as it is, prints what is in it, and writes data.json and pictures of examples.
+
+    Args:
+      config: checked.
+      composed: the same as Hydra composed it, for the record.
+
+    Raises:
+      ConfigError: a key's value does not work with this dataset, or it has no such target.
+      DataError: the data is not there and can't be fetched, or is broken.
+    """
+    folder, console = Path(HydraConfig.get().runtime.output_dir), Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    with heard():
+        data = runner.data.load_run(replace(config, dataset=replace(config.dataset, standardize=False, augment=[])))
+        found = look.tables(data, _targets(config, data), measures=config.task.name == "regression")
+        head = _head(config, data)
+        for name, text in head.items():
+            console.print(f"{name:8} {text}", soft_wrap=True, markup=False)
+        image = next((name for name, spec in data.specs.items() if spec.is_image), None)
+        shown = [*found, *([] if image else [look.examples(data.train, data.specs)])]
+        for table in shown:
+            console.print(_rich(table))
+        files = [folder / "data.json"]
+        with required(folder):
+            files[0].write_text(json.dumps({**head, "tables": [asdict(one) for one in shown]}, indent=1) + "\n")
+        if image:
+            files += _pictures(config, data, image, folder)
+    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True, markup=False)
+
+
+def _targets(config: RunConfig, data: Dataset) -> list[str]:
+    """Returns what is predicted: as the task says, else by its name."""
+    for name in config.task.target:
+        if name not in data.specs:
+            allowed = f"the dataset has {', '.join(data.specs)}"
+            raise refuse("task.target", name, allowed=allowed, mend=did_you_mean(name, data.specs, "name one"))
+    return list(config.task.target) or [name for name in TARGETS if name in data.specs][:1]
+
+
+def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
+    return {
+        "dataset": f"{data.name} {data.version}".rstrip(),
+        "source": data.source,
+        "lies in": str(_place(config)),
+        "sha256": data.digest,
+    }
+
+
+def _place(config: RunConfig) -> Path | str:
+    """Returns where the data lies on this machine."""
+    wanted = config.dataset
+    if wanted.name == DIGITS and wanted.builder is None:
+        return "scikit-learn's own folder"
+    if wanted.name in OWN and wanted.builder is None:
+        return Path(wanted.path).expanduser().absolute() if wanted.path else wanted.target
+    return cache.decoded_dir(cache.data_dir(wanted))
+
+
+def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:
+    """Draws examples of the train split, and the same ones augmented where the config augments."""
+    rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[: picture.COLUMNS * picture.ROWS])
+    files = [folder / "examples.png"]
+    _draw(files[0], data.train, data.specs, rows, image, f"{data.name}: {len(rows)} of {data.train.size:,} of train")
+    if config.dataset.augment:
+        drawn = runner.data.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
+        files.append(folder / "augmented.png")
+        _draw(files[1], drawn.train, drawn.specs, rows, image, f"{data.name}: the same examples, augmented")
+    return files
+
+
+def _draw(path: Path, source: DataSource, specs: Mapping[str, ArraySpec], rows: Array, image: str, title: str) -> None:
+    with required(path.parent):
+        picture.draw(path, source.read(rows), specs, image, title)
+
+
+def _rich(table: look.Table) -> RichTable:
+    made = RichTable(title=table.title, title_justify="left", title_style="bold", header_style="bold")
+    for index, name in enumerate(table.columns):
+        made.add_column(name, justify="left" if index == 0 or table.columns[0] in ("split", "array") else "right")
+    for row in table.rows:
+        made.add_row(*map(Text, row))
+    return made

@@ -1,0 +1,204 @@
+"""`runner.open_run(...)` and `runner.train(...)`: a recorded run as an object."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.errors import ConfigError, EngineError, refuse
+from runner.host import folders
+from runner.host.late import late
+from runner.host.paths import outputs_dir
+from runner.notebook import child
+from runner.notebook.composing import arranged, compose
+from runner.training.checkpoint.arguments import value_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.entities import Run
+
+    from runner.compare import diff, records
+    from runner.runs import act
+    from runner.tracking.store import Store
+else:
+    pd = late("pandas")
+    act, diff, records = late("runner.runs.act"), late("runner.compare.diff"), late("runner.compare.records")
+
+_RUN_DIR = "hydra.run.dir"
+_KERAS = ("keras", "tf_keras")
+_started = count(1)
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A recorded run.
+
+    Attributes:
+      run_id: its id; of a run that nothing tracked, the name of its folder.
+      name: its name.
+      status: as MLflow words it.
+      config: the resolved config.
+      results: the last value of each metric.
+    """
+
+    run_id: str
+    name: str
+    status: str
+    config: DictConfig
+    results: Mapping[str, float]
+    _store: Store | None = None
+    _run: Run | None = None
+
+    def __repr__(self) -> str:
+        shown = "  ".join(f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/"))
+        return f"run {self.run_id} ({self.name}) {self.status}  {shown}".rstrip()
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Every recorded point: a row a step, a column a metric, NaN where a metric has no point."""
+        if self._store is None:
+            return pd.DataFrame({name: [value] for name, value in self.results.items()})
+        client = self._store.client
+        columns = {name: dict(records.history(client, self.run_id, name)) for name in self.results}
+        frame = pd.DataFrame(columns).sort_index()
+        frame.index.name = "step"
+        return frame
+
+    @cached_property
+    def model(self) -> object:
+        """The run's Keras model on one device: of its export where there is one, else as it was logged.
+
+        Raises:
+          ConfigError: there is neither.
+        """
+        exported = outputs_dir() / "exports" / self.run_id / "model.keras"
+        library = "keras" if OmegaConf.select(self.config, "engine.name") == "jax" else "tf_keras"
+        if exported.is_file():
+            return _load(exported, library)
+        with tempfile.TemporaryDirectory() as folder:
+            found = self._logged(Path(folder))
+            if found is None:
+                mend = f"python -m runner.export run={self.run_id} makes one from its checkpoint"
+                raise refuse("run", self.run_id, allowed="a run with an export, or a logged Keras model", mend=mend)
+            told = found.with_name("keras_module.txt")
+            named = told.read_text().strip().partition(".")[0] if told.is_file() else library
+            return _load(found, named if named in _KERAS else library)
+
+    def _logged(self, folder: Path) -> Path | None:
+        """Downloads the files of the model that the run logged; None where there is none that Keras saved."""
+        outputs = None if self._run is None else self._run.outputs
+        if self._store is None or outputs is None:
+            return None
+        models = importlib.import_module("runner.tracking.models")
+        artifacts = importlib.import_module("mlflow.artifacts")
+        for one in reversed(outputs.model_outputs):
+            place = self._store.client.get_logged_model(one.model_id).artifact_location
+            with models.pointed_at(self._store.uri):
+                got = Path(artifacts.download_artifacts(artifact_uri=place, dst_path=str(folder / one.model_id)))
+            if (got / "data" / "model.keras").is_file():
+                return got / "data" / "model.keras"
+        return None
+
+
+def _load(path: Path, library: str) -> object:
+    if library == "keras":
+        os.environ.setdefault("KERAS_BACKEND", "jax")  # read as Keras is imported
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    models = importlib.import_module(library).models
+    loaded: object = models.load_model(path, compile=False)
+    return loaded
+
+
+def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
+    """Opens a recorded run.
+
+    Args:
+      run: an id or its beginning, a name, or `latest`.
+      uri: of the tracking store; null: $MLFLOW_TRACKING_URI, else outputs/mlflow.db.
+
+    Raises:
+      ConfigError: there is no such run.
+      TrackingError: the store can't be used.
+    """
+    store = act.Place(uri).store()
+    if (untracked := _untracked(run)) is not None:
+        return untracked
+    if store is None:
+        raise refuse("run", run, allowed="no run is recorded here", mend="start one: runner.train(...)")
+    return _tracked(store, diff.find_run(store.client, run, "run="))
+
+
+def _tracked(store: Store, run: Run) -> OpenedRun:
+    record = records.from_run(run)
+    with tempfile.TemporaryDirectory() as folder:
+        there = {item.path for item in store.client.list_artifacts(record.run_id)}
+        text = "{}"
+        if "config.yaml" in there:
+            text = Path(store.client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
+    return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store, run)
+
+
+def _config(text: str) -> DictConfig:
+    made = OmegaConf.create(text)
+    assert isinstance(made, DictConfig)
+    return made
+
+
+def _untracked(run: str) -> OpenedRun | None:
+    """Returns the run of a folder in outputs/runs, where that is what a name means."""
+    folder = outputs_dir() / "runs" / run
+    if run in ("", "latest") or Path(run).name != run or folders.noted_run(folder) != run:
+        return None
+    return _of_folder(folder)
+
+
+def _of_folder(folder: Path) -> OpenedRun:
+    finished = (folder / "summary.json").is_file()
+    record = records.from_folder(folder, folder.name, "FINISHED" if finished else "UNFINISHED")
+    if record is None:
+        raise ConfigError(f"{folder} is refused: no run began there; name another run")
+    config = _config((folder / "config.yaml").read_text())
+    return OpenedRun(folder.name, record.name, record.status, config, record.metrics)
+
+
+def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
+    """Trains in a process of its own, and shows what that prints, its bar too.
+
+    So this process may go on to train with another engine or mesh. Interrupted, the run is saved as on a terminal, and
+    `train("resume=latest")` goes on.
+
+    Args:
+      *overrides: as on the command line.
+      config_dir: folder of more options, as `--config-dir`.
+
+    Returns:
+      The run.
+
+    Raises:
+      ConfigError: what can't work, in the line that the command prints; nothing was started.
+      EngineError: the run failed.
+      KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
+    """
+    config = compose(*overrides, config_dir=config_dir)
+    words = arranged(overrides, config_dir)
+    named = value_of(words, _RUN_DIR)
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    folder = Path(named).absolute() if named else outputs_dir() / "runs" / f"{stamp}-{os.getpid()}-{next(_started)}"
+    where = [] if named else [f"{_RUN_DIR}='{folder.as_posix()}'"]
+    child.run("runner", [*words, *where])
+    run = folders.noted_run(folder)
+    if run is None:
+        raise EngineError(f"the run left no record in {folder}")
+    if config.tracking.name == "none":
+        return _of_folder(folder)
+    return open_run(run, config.tracking.uri)

@@ -1,0 +1,1 @@
+"""Recorded runs and what they take of the disk: listed, cleaned, kept."""

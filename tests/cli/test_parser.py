@@ -1,0 +1,107 @@
+"""Command lines without a config, and what every command says of itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner.cli.commands import COMMANDS, listed
+from runner.cli.parser import Parser, truth
+from runner.config.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+RUNNER = Path(sys.executable).parent / "runner"
+NO_COMMANDS = {"runner.export.reload"}
+
+
+@pytest.fixture
+def parser() -> Parser:
+    made = Parser("runner.some", "Does something.", ["keep=5"])
+    made.add_argument("action", nargs="?", default="list")
+    made.add_argument("--keep")
+    made.add_argument("--tag", action="append", default=[])
+    made.add_argument("--yes", nargs="?", const="true", default="false")
+    made.add_argument("--two", nargs=2)
+    return made
+
+
+@pytest.mark.parametrize("words", [["go", "keep=5", "--yes"], ["--keep=5", "--yes"], ["--keep", "5", "yes=true"]])
+def test_a_flag_may_be_written_as_a_key(parser: Parser, words: list[str]) -> None:
+    options = parser.read(words)
+    assert (options.keep, truth("yes", options.yes)) == ("5", True)
+
+
+def test_a_flags_value_may_hold_an_equals_sign(parser: Parser) -> None:
+    found = parser.read(["--tag", "keep=batch8", "tag=a=b", "--two", "a=1", "b=2", "keep=3"])
+    assert (found.tag, found.two, found.keep) == (["keep=batch8", "a=b"], ["a=1", "b=2"], "3")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            ["kep=5"],
+            "kep is refused: no such word; flags are --help, --version, --keep, --tag, --yes",
+        ),
+        (["--kep"], "--kep is refused: no such word"),
+        (["--keep"], "argument --keep: expected one argument; see python -m runner.some --help"),
+        (["a", "b"], "b is refused: no such word"),
+    ],
+)
+def test_what_it_does_not_know_is_one_line(parser: Parser, words: list[str], shown: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        parser.read(words)
+    assert str(found.value).startswith(shown)
+    assert "\n" not in str(found.value)
+
+
+def test_every_command_is_named() -> None:
+    there = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in (ROOT / "runner").rglob("__main__.py")
+        if path.parent != ROOT / "runner"
+    }
+    assert there <= {*COMMANDS, *NO_COMMANDS}
+    assert {name for name in COMMANDS if name != "runner"} <= there
+
+
+@pytest.mark.parametrize("module", ["runner", "runner.compare"])
+def test_versions_are_printed_at_once_and_help_names_the_commands(module: str) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", module, "--version"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("runner")
+    assert runner.__version__ in done.stdout.splitlines()[0]
+    assert any(line.split()[0] == "mlflow" for line in done.stdout.splitlines())
+    for heavy in ("numpy", "hydra", "tensorflow", "mlflow"):
+        assert f"| {heavy}\n" not in done.stderr.replace("|   ", "| ")
+    assert time.monotonic() - began < 10, "a loaded machine"
+    helped = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert listed().splitlines()[0] in helped.stdout
+    assert all(name in helped.stdout for name in COMMANDS)
+
+
+@pytest.mark.skipif(not (RUNNER.exists() and shutil.which("bash")), reason="needs bash and the installed command")
+def test_bash_completes_groups_options_and_keys(tmp_path: Path) -> None:
+    script = """
+eval "$(runner -sc install=bash)"
+complete -p runner
+for line in "runner mesh=batch8_" "runner mesh=batch8 trainer.epo"; do
+  COMP_LINE="$line"; COMP_POINT=${#line}; COMP_WORDS=($line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+  hydra_bash_completion; echo "${COMPREPLY[@]}"
+done
+"""
+    path = f"{RUNNER.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[1:] == ["mesh=batch8_model1", "trainer.epochs="], done.stderr

@@ -1,0 +1,89 @@
+"""Configs composed from Python: the same checks and lines as on the command line, as often as wanted, anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.version import VersionBase
+
+import runner
+from runner.plan import base
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
+    first = runner.compose("mesh=batch8", "dataset=digits", "++trainer.epochs=2", "mesh.axes.model=1")
+    assert (first.mesh.axes, first.dataset.name, first.trainer.epochs) == ({"batch": 8, "model": 1}, "digits", 2)
+    assert runner.compose().trainer.epochs == 3, "nothing stays of an earlier one"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shown"),
+    [
+        (["mesh=batch7"], "mesh=batch7 is refused: options are"),
+        (["mesh=batch8", "dataset.batch_size=100"], "dataset.batch_size=100 is refused: a multiple of 8"),
+        (["trainer.epoch=1"], "trainer.epoch is refused: no such key"),
+        (["trainer.epochs=1,2"], "trainer.epochs=1,2 is refused"),
+        (["=5"], "'=5' is refused: it names no key"),
+        (["-m"], "-m is refused: no flags here; write 'key=value'"),
+        ([3], "3 is refused: overrides are texts"),
+        (["resume=latest", "trainer.checkpoint.folder=nowhere"], "resume=latest is refused: no run left a checkpoint"),
+    ],
+)
+def test_what_cannot_work_is_the_commands_line(overrides: list[str], shown: str) -> None:
+    with pytest.raises(runner.ConfigError) as found:
+        runner.compose(*overrides)
+    assert str(found.value).startswith(shown)
+    assert "\n" not in str(found.value)
+
+
+def test_a_folder_of_ones_own_options_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "mesh").mkdir()
+    (tmp_path / "mesh" / "mine.yaml").write_text("axes: {batch: 4}\ndevice: cpu\n")
+    assert runner.compose("mesh=mine", config_dir=tmp_path).mesh.axes == {"batch": 4}
+    with pytest.raises(runner.ConfigError, match="config_dir=nowhere is refused: a folder"):
+        runner.compose("mesh=mine", config_dir="nowhere")
+
+
+def test_another_hydra_program_finds_its_own_again(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("a: 1\n")
+    with initialize_config_dir(version_base="1.2", config_dir=str(tmp_path)):
+        own, version = GlobalHydra.instance().hydra, VersionBase.instance().version_base
+        assert runner.compose("dataset=digits").dataset.name == "digits"
+        with pytest.raises(runner.ConfigError):
+            runner.compose("dataset=nope")
+        assert GlobalHydra.instance().hydra is own
+        assert VersionBase.instance().version_base == version
+    GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["import runner", "runner.plan", "import runner.plan.base"],
+        ["import runner.plan.base", "import runner"],
+        ["from runner.plan import base", "from runner import plan", "import runner"],
+        ["import runner", "from runner import compose, open_run, plan, train, ConfigError"],
+    ],
+)
+def test_the_package_of_plans_is_the_function_whatever_is_imported_first(lines: list[str]) -> None:
+    heavy = "{'numpy', 'hydra', 'tensorflow', 'jax', 'mlflow'}"
+    first = f"import sys, runner; print(sorted({heavy} & set(sys.modules)))"
+    last = "import types; print(callable(runner.plan), isinstance(runner.plan, types.ModuleType))"
+    last += "\ntry: runner.plan('mesh=nope')\nexcept runner.ConfigError as error: print(str(error)[:25])"
+    code = "\n".join([first, *lines, last])
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[]", "True True", "mesh=nope is refused: opt"], done.stderr[-500:]
+    assert base.FORMAT
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nope'"):
+        runner.nope  # type: ignore[attr-defined]  # noqa: B018
+    assert {"compose", "plan", "train", "open_run", "ConfigError"} <= set(dir(runner))

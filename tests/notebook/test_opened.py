@@ -1,0 +1,118 @@
+"""Commands started from Python, and recorded runs as objects."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner.config.errors import EngineError
+from runner.notebook import child, opened, planning
+from runner.tracking.store import Store, open_store
+from tests.stores import store_in
+
+
+class Cell(io.StringIO):
+    """A notebook's output: no file descriptor."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(store_in(tmp_path), "opened")
+
+
+def recorded(store: Store, folder: Path, name: str = "mine") -> str:
+    run = store.client.create_run(store.experiment_id, run_name=name)
+    for step, value in ((1, 0.5), (2, 0.25)):
+        store.client.log_metric(run.info.run_id, "train/loss", value, step=step)
+    store.client.log_metric(run.info.run_id, "eval/loss", 0.75, step=2)
+    (folder / "config.yaml").write_text("engine: {name: jax}\ntrainer: {epochs: 2}\n")
+    store.client.log_artifact(run.info.run_id, str(folder / "config.yaml"))
+    store.client.set_terminated(run.info.run_id, "FINISHED")
+    return str(run.info.run_id)
+
+
+def test_a_run_is_its_config_and_a_table_of_its_points(store: Store, tmp_path: Path) -> None:
+    run_id = recorded(store, tmp_path)
+    for word in ("latest", run_id, run_id[:7], "mine"):
+        assert runner.open_run(word, store.uri).run_id == run_id
+    run = runner.open_run(uri=store.uri)
+    assert run.config.trainer.epochs == 2
+    assert run.results == {"train/loss": 0.25, "eval/loss": 0.75}
+    assert run.metrics["train/loss"].to_dict() == {1: 0.5, 2: 0.25}
+    assert run.metrics["eval/loss"].dropna().to_dict() == {2: 0.75}
+    assert "FINISHED  eval/loss 0.75" in repr(run)
+
+
+def test_a_run_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(runner.ConfigError, match=r"run=nope is refused: no run has this id or name"):
+        runner.open_run("nope", store.uri)
+    run_id = recorded(store, tmp_path)
+    with pytest.raises(runner.ConfigError, match=rf"python -m runner.export run={run_id} makes one"):
+        _ = runner.open_run(run_id, store.uri).model
+
+
+def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "outputs_dir", lambda: tmp_path)
+    folder = tmp_path / "runs" / "some"
+    folder.mkdir(parents=True)
+    (folder / ".runner").write_text("A run wrote this.\nrun: some\n")
+    (folder / "config.yaml").write_text("trainer: {epochs: 2}\n")
+    (folder / "summary.json").write_text('{"eval_loss": 0.5}')
+    run = runner.open_run("some", "none")
+    assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
+    with pytest.raises(runner.ConfigError, match="run=latest is refused: no run is recorded here"):
+        runner.open_run("latest", "none")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "said.py").write_text(
+        "import sys, time\n"
+        "print('first', sys.stdout.isatty(), flush=True)\n"
+        "sys.stdout.write('\\x1b[2K\\x1b[?25l10%\\r\\x1b[31m20%\\x1b[0m\\n')\n"
+        "print('careful', file=sys.stderr)\n"
+        "if len(sys.argv) > 1:\n"
+        "    print('error: key=x is refused', file=sys.stderr)\n"
+        "    sys.exit(int(sys.argv[1]))\n"
+    )
+    return "said"
+
+
+def test_a_cell_shows_what_a_command_prints_with_its_bar(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Cell(), Cell()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    child.run(module, [])
+    assert out.getvalue() == "first True\n10%\r\x1b[31m20%\x1b[0m\n"
+    assert err.getvalue() == "careful\n"
+
+
+@pytest.mark.parametrize(("code", "kind"), [("2", runner.ConfigError), ("1", EngineError)])
+def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^key=x is refused$"):
+        child.run(module, [code], quiet=True)
+
+
+@pytest.mark.slow
+def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["engine=jax", "dataset=digits", "mesh=batch2", "trainer.epochs=1", "trainer.limit_train_batches=4"]
+    plan = runner.plan(*words)
+    assert isinstance(plan, planning.ShownPlan)
+    assert dict(plan.axes) == {"batch": 2}
+    assert plan.variables[0].path in repr(plan)
+    assert f'<td style="text-align: left; white-space: pre">{plan.variables[0].path}</td>' in plan._repr_html_()
+    assert planning.from_dict(plan.to_dict()).to_dict() == plan.to_dict()
+    out = Cell()
+    monkeypatch.setattr(sys, "stdout", out)
+    folder = tmp_path / "run"
+    run = runner.train(
+        *words, "tracking=none", f"hydra.run.dir={folder}", f"trainer.checkpoint.folder={tmp_path / 'saved'}"
+    )
+    assert (run.status, run.config.mesh.axes.batch) == ("FINISHED", 2)
+    assert run.metrics["eval/loss"][0] > 0
+    assert "epoch 1/1" in out.getvalue()

@@ -1,0 +1,219 @@
+"""Recorded runs: which are listed and meant, what is removed, and what never is."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.runs.choice import Choice, age, age_words, statuses
+from runner.runs.command import main
+from runner.runs.found import KEEP_TAG, Found, chosen, named_run
+from runner.runs.remove import CLEANED_TAG
+from runner.tracking import process
+from runner.tracking.store import Store, open_store
+from runner.training.checkpoint import runs, storage
+from tests.stores import store_in
+from tests.training.checkpoint.test_storage import content
+
+DAY = 86400.0
+
+
+def saved(folder: Path, name: str, *, days: float = 0, tracked: bool = False, **record: object) -> Path:
+    """A run that ended so long ago, with checkpoints of steps 5 and 10."""
+    made = runs.register(folder, name, tracked=tracked, overrides=[])
+    began = time.time() - days * DAY
+    for step in (5, 10):
+        storage.write(made.folder, content(step, name))
+    lasting = {**made.record, "started": began, "ended": True, "finished": True, **record}
+    runs._write(made.folder, lasting)
+    for step in (5, 10):
+        os.utime(storage.place(made.folder, step), (began, began))
+    return made.folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of checkpoints."""
+    monkeypatch.setattr("runner.runs.act.outputs_dir", lambda: tmp_path / "outputs")
+    return tmp_path / "checkpoints"
+
+
+def command(place: Path, *words: str, uri: str = "none") -> int:
+    return main([*words, f"folder={place}", f"uri={uri}"])
+
+
+def there(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir() if storage.steps(path)}
+
+
+def test_a_dry_run_removes_nothing_and_says_what_it_would(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved(place, "old", days=40), saved(place, "new")
+    assert command(place, "clean", "older=30d") == 0
+    assert there(place) == {"old", "new"}
+    out = capsys.readouterr().out
+    assert "would remove checkpoints of 1 run," in out
+    assert "nothing is removed yet; the runs in the store stay; the same with yes=true does it" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["older=30d"], {"new", "failed"}),
+        (["keep=1"], {"new"}),
+        (["keep=2", "older=30d"], {"new", "failed"}),
+        (["status=unfinished"], {"old", "new"}),
+        (["run=old", "run=failed"], {"new"}),
+        (["run=latest"], {"old", "failed"}),
+        (["older=30d", "status=unfinished"], {"old", "new", "failed"}),
+    ],
+)
+def test_runs_go_by_age_count_status_and_name(place: Path, words: list[str], left: set[str]) -> None:
+    saved(place, "old", days=40), saved(place, "failed", days=2, finished=False), saved(place, "new")
+    assert command(place, "clean", *words, "--yes") == 0
+    assert there(place) == left
+    assert {path.name for path in place.iterdir()} == left, "nothing of ours is left behind"
+
+
+def test_a_run_that_a_person_keeps_stays_until_it_is_released(place: Path) -> None:
+    saved(place, "old", days=40)
+    assert command(place, "keep", "run=old") == 0
+    assert command(place, "clean", "older=30d", "yes=true") == 0
+    assert there(place) == {"old"}
+    assert command(place, "release", "run=old") == 0
+    assert command(place, "clean", "older=30d", "yes=true") == 0
+    assert there(place) == set()
+
+
+def test_a_run_whose_process_is_there_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved(place, "runs", days=40, ended=False, finished=False)
+    elsewhere = {**process.identity(), process.HOST: "another"}
+    saved(place, "elsewhere", days=40, ended=False, finished=False, process=elsewhere)
+    assert command(place, "clean", "keep=0", "yes=true") == 0
+    assert there(place) == {"runs", "elsewhere"}
+    assert capsys.readouterr().out.count("is running") == 2
+
+
+def test_a_run_that_another_process_holds_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(place, "held", days=40)
+    with runs.held("resume", runs.find("resume", "held", place)[0]):
+        assert command(place, "clean", "keep=0", "yes=true") == 1
+    assert there(place) == {folder.name}
+    assert "error: run held is left: run=held is refused: process" in capsys.readouterr().err
+
+
+def test_what_is_not_ours_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(place, "mixed")
+    (folder / "step-000000005" / "notes.txt").write_text("mine")
+    (folder / "notes.txt").write_text("mine")
+    (place / "unknown").mkdir()
+    (place / "unknown" / "step-000000005").mkdir()
+    assert command(place, "clean", "keep=0", "yes=true") == 0
+    assert (folder / "step-000000005" / "notes.txt").exists()
+    assert (folder / "notes.txt").exists()
+    assert (place / "unknown" / "step-000000005").exists()
+    assert not (folder / "step-000000010").exists()
+    assert "step-000000005 is not as a run wrote it" in capsys.readouterr().out
+
+
+def test_a_run_that_another_one_branches_from_goes_only_with_a_word(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(place, "origin", days=40), saved(place, "branch", origin="origin@10")
+    assert command(place, "clean", "older=30d") == 0
+    assert "note: run branch (branch) branches from origin@10, and has checkpoints" in capsys.readouterr().out
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(store_in(tmp_path), "runs")
+
+
+def tracked(store: Store, place: Path, **tags: str) -> str:
+    run = store.client.create_run(store.experiment_id, tags=tags, run_name="mine")
+    store.client.set_terminated(run.info.run_id, "FAILED")
+    saved(place, run.info.run_id, tracked=True)
+    return str(run.info.run_id)
+
+
+def test_the_run_in_the_store_stays_and_says_what_was_removed(place: Path, store: Store) -> None:
+    gone, kept = tracked(store, place), tracked(store, place, **{KEEP_TAG: "true"})
+    assert command(place, "clean", "status=failed", "yes=true", uri=store.uri) == 0
+    assert there(place) == {kept}
+    run = store.client.get_run(gone)
+    assert run.info.lifecycle_stage == "active"
+    assert "checkpoints of steps 5, 10" in run.data.tags[CLEANED_TAG]
+
+
+def test_the_run_in_the_store_goes_when_asked(place: Path, store: Store) -> None:
+    gone = tracked(store, place)
+    assert command(place, "clean", "run=latest", "records=true", "yes=true", uri=store.uri) == 0
+    assert store.client.get_run(gone).info.lifecycle_stage == "deleted"
+
+
+def test_keeping_a_tracked_run_is_a_tag(place: Path, store: Store) -> None:
+    run = tracked(store, place)
+    assert command(place, "keep", f"run={run[:6]}", uri=store.uri) == 0
+    assert store.client.get_run(run).data.tags[KEEP_TAG] == "true"
+
+
+def test_a_run_of_another_store_goes_only_by_name(
+    place: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(place, "f" * 32, tracked=True)
+    assert command(place, "clean", "keep=0", "yes=true", uri=store.uri) == 0
+    assert there(place) == {"f" * 32}
+    assert "ffffffff: recorded in another store" in capsys.readouterr().out
+    assert command(place, "clean", "run=ffff", "yes=true", uri=store.uri) == 0
+    assert there(place) == set()
+
+
+def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tracked(store, place)
+    assert command(place, "status=failed", uri=store.uri) == 0
+    out = capsys.readouterr().out
+    assert run[:8] in out
+    assert "5, 10" in out
+    assert command(place, "status=running", uri=store.uri) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["clean"], "clean is refused: nothing says which runs; set older=30d, keep=5"),
+        (["clean", "older=30"], "older=30 is refused: a number with m, h, d or w behind it; set older=30d"),
+        (["clean", "status=dead"], "status=dead is refused: any of finished, failed"),
+        (["clean", "keep=-1"], "keep=-1 is refused: how many runs"),
+        (["clean", "keep=2", "yes=maybe"], "yes=maybe is refused: true or false"),
+        (["cleen", "keep=2"], "cleen is refused: one of list, clean, keep, release; did you mean clean?"),
+        (["clean", "kep=2"], "kep is refused: no such word; flags are --help"),
+        (["--folders", "x"], "--folders is refused"),
+        (["keep"], "run=null is refused: which run; set run=latest"),
+        (["keep", "run=zz"], "run=zz is refused: no run has this id or name"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    place: Path, words: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(place, *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {shown}")
+    assert error.count("\n") == 1
+
+
+def test_ages_and_statuses_are_read_and_shown() -> None:
+    assert (age("older", "2w"), age("older", "90m")) == (14 * DAY, 5400.0)
+    assert [age_words(one) for one in (59, 3 * 3600, 10 * DAY)] == ["0 m", "3 h", "10 d"]
+    assert statuses(["failed,killed", "running"]) == ("FAILED", "KILLED", "RUNNING")
+
+
+def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
+    found = [Found(run, name, "FINISHED", 0.0, 0.0) for run, name in (("ab1", "x"), ("ab2", "x"), ("c", "y"))]
+    assert named_run(found, "x").run == "ab1"
+    assert named_run(found, "latest").run == "ab1"
+    assert [one.run for one in chosen(found, Choice(runs=("ab2", "c")))] == ["ab2", "c"]
+    with pytest.raises(ConfigError, match="several runs' ids begin so"):
+        named_run(found, "ab")
