@@ -41,6 +41,13 @@ def shown(console: Console) -> str:
     return console.file.getvalue()
 
 
+def lines(display: JobsDisplay, width: int) -> list[str]:
+    """Returns what is drawn of the running jobs."""
+    out = console(terminal=False, width=width)
+    out.print(display._lines())
+    return shown(out).splitlines()
+
+
 def test_a_log_has_a_line_at_each_beginning_and_end_and_a_warning_once() -> None:
     out, judge = console(terminal=False), Judge()
     with JobsDisplay(judge, out) as display:
@@ -69,15 +76,11 @@ def test_a_terminal_has_a_line_for_each_job_that_runs_no_wider_than_it_is(width:
             display.started(job(number))
         display.said(job(0), "epoch 1/3  step 4/10  120 steps/s  loss 0.5000, accuracy 0.8000  3 s left\n")
         display.said(job(1), "compiling the step ...")
-        with out.capture() as captured:
-            out.print(display._lines())
-        first, second = captured.get().splitlines()
+        first, second = lines(display, width)
         assert max(len(first), len(second)) <= width
         assert first.startswith("job 0, seed=0    0 s  epoch 1/3")
         assert second.startswith("job 1, seed=1    0 s  compiling the")
         display.ended(job(0), Outcome("passed", 0, 23.4))
-        with out.capture() as captured:
-            out.print(display._lines())
-        assert captured.get().splitlines() == [second]
+        assert lines(display, width) == [second]
     assert "job 0, seed=0: passed after 23 s, eval/loss 0.20" in shown(out)
     assert "started\n" not in shown(out)
