@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -248,8 +248,7 @@ def _tracker(config: RunConfig, content: Mapping[str, object], command: str, run
     team, made = current(), list[Tracker]()
 
     def opened() -> str | None:
-        with nullcontext() if config.tracking.name == "none" else stages.stage("opening the run's record in MLflow"):
-            made.append(open_run(config, content, command, resume_run_id=run_id))
+        made.append(open_run(config, content, command, resume_run_id=run_id))
         return made[0].run_id
 
     found = team.told("the tracked run", opened)
