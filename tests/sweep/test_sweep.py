@@ -129,7 +129,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
 
 def wait_for(text: str, log: Path) -> None:
     """Waits until a job has said something."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not log.exists() or text not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
