@@ -21,11 +21,12 @@ from runner.config import secrets
 from runner.config.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
 from runner.config.refusals import one_line
 from runner.config.schema import RunConfig
-from runner.host import paths
+from runner.host import paths, stages
 from runner.host.late import late
 from runner.host.signals import current, interruption
 from runner.processes import begin as processes
 from runner.processes.team import ProcessError
+from runner.processes.team import current as current_team
 from runner.sweep import launch, member, resume, state
 from runner.training.checkpoint import arguments
 
@@ -124,6 +125,7 @@ def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], Non
         except ConfigError as error:
             failures.append(error)
             return
+        stages.speak(wanted=current_team().is_first and begun.config.trainer.progress != "none")
         try:
             with processes.explained():
                 command(begun.config, composed)

@@ -13,6 +13,7 @@ from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
 from runner.data.cut import Whole, make_dataset
 from runner.data.standardize import chosen, measured, standardized
+from runner.host import stages
 
 __all__ = ["Dataset", "load", "load_run"]
 
@@ -36,7 +37,12 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     """
     targets = config.task.target or TARGETS
     keep = [*targets, *([config.task.example_weight] if config.task.example_weight else [])]
-    return load(config.dataset, config.trainer.seed, encoding, keep)
+    with stages.stage(f"preparing {_named(config.dataset)}"):
+        return load(config.dataset, config.trainer.seed, encoding, keep)
+
+
+def _named(config: DatasetConfig) -> str:
+    return config.builder or config.path or (config.name if config.name != CUSTOM else config.target)
 
 
 def load(

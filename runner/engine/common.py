@@ -15,6 +15,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches, shape_of
+from runner.host import stages
 from runner.layout.inputs import input_specs
 from runner.task.base import Evaluation
 
@@ -41,11 +42,12 @@ class MeshEngine(Engine, Generic[T]):
           ConfigError: a layout that does not fit the model, or a builder that fails.
           EngineError: the mesh computes wrong numbers.
         """
-        self._make_devices()
-        shapes = self._make_model()
-        self.placements = layout.resolve(self._config.layout, shapes, self._axes)
-        self._make_state()
-        self._make_programs()
+        with stages.stage("building the model"):
+            self._make_devices()
+            shapes = self._make_model()
+            self.placements = layout.resolve(self._config.layout, shapes, self._axes)
+            self._make_state()
+            self._make_programs()
 
     @abstractmethod
     def _make_devices(self) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from runner import layout
 from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.engine import libraries
+from runner.host import stages
+from runner.host.versions import installed
 
 if TYPE_CHECKING:
     from runner.engine.base import DataSpec, Engine
@@ -64,6 +68,8 @@ ENGINES: Mapping[str, EngineEntry] = {
     ),
 }
 
+_TITLES = {"tensorflow": "TensorFlow", "jax": "JAX"}
+
 
 def check_installed(name: str, key: str = "engine.name") -> None:
     """Checks that an engine's libraries are there, without importing them.
@@ -97,7 +103,13 @@ def load(config: RunConfig, name: str | None = None) -> None:
     check_installed(name)
     entry = ENGINES[name]
     importlib.import_module(f"{entry.package}.environment").prepare_environment(config)
-    libraries.load(entry.libraries, without=entry.hidden)
+    first = entry.libraries[0]
+    with nullcontext() if first in sys.modules else stages.stage(f"loading {_titled(first)}"):
+        libraries.load(entry.libraries, without=entry.hidden)
+
+
+def _titled(library: str) -> str:
+    return " ".join([_TITLES[library], *installed([library]).values()])
 
 
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:

@@ -20,6 +20,7 @@ from runner.data.base import Dataset, DataSource, Encoding
 from runner.engine.base import DataSpec
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
+from runner.host import stages
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.processes.team import current
@@ -54,7 +55,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
-        found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
+        with stages.stage(f"evaluating {split}"):
+            found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
         if not team.is_first:
             return
         shown = task.report(found, source, split)

@@ -28,6 +28,7 @@ from runner.export.check import TOLERANCE, Comparison, check
 from runner.export.plain import make_plain, weights_in_use
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
+from runner.host import stages
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
@@ -80,9 +81,11 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         for line in where:
             console.print(line, soft_wrap=True, markup=False)
         with folders.making(target) as making:
-            written = _write(config, saved, served, making, folder / "runner.log")
+            with stages.stage("writing the export"):
+                written = _write(config, saved, served, making, folder / "runner.log")
             library = "keras" if config.engine.name == "jax" else "tf_keras"
-            compared = check(making, written, library, served, examples, outputs, folder / "runner.log")
+            with stages.stage("loading it again in a fresh process"):
+                compared = check(making, written, library, served, examples, outputs, folder / "runner.log")
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
             rows += [("mesh of the run", mesh.describe(config.mesh.axes))]
             rows += [("split", data.selection.get("test", "test"))]
@@ -134,7 +137,8 @@ def _outputs(config: RunConfig, saved: Previous, served: Served, examples: Mappi
     spec, arrays = served.spec, served.standardized(examples)
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
     engine = restored(config, saved, spec, log)
-    return evaluated(config, engine, spec.task, source, None, keep_outputs=True).outputs
+    with stages.stage("computing the run's answers"):
+        return evaluated(config, engine, spec.task, source, None, keep_outputs=True).outputs
 
 
 def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path) -> Written:

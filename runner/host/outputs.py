@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runner.config.errors import ConfigError, refuse
+from runner.host import stages
 
 _UNWRITABLE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST),
@@ -70,6 +71,7 @@ def spared(what: str) -> Iterator[None]:
 
 def warn(line: str) -> None:
     """Prints a line of warning on stderr."""
+    stages.leave_line()
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 

@@ -40,3 +40,9 @@ def project() -> Iterator[None]:
 def outputs_dir() -> Path:
     """Returns the folder that runs write into, absolute."""
     return project_root() / "outputs"
+
+
+def shown(path: Path) -> str:
+    """Returns a path as a person is shown it: from the current directory, where it lies in that."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

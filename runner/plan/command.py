@@ -15,6 +15,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
+from runner.host import stages
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
 from runner.task import make_task
@@ -67,7 +68,8 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
         arrays = {ROW: np.zeros(shape, np.int32)}
     else:
         arrays = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in data.arrays.items()}
-    engine.compile(engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, capacity)))
+    with stages.stage("compiling the step"):
+        engine.compile(engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, capacity)))
 
 
 def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -16,13 +17,14 @@ import runner.data
 from runner.config import cautions, devices, typed
 from runner.config.checks_trainer import with_metrics
 from runner.config.convert import resolved
+from runner.config.differences import differences
 from runner.config.errors import EngineError, UnsavedError
 from runner.config.schema import RunConfig
 from runner.data import workers
 from runner.data.base import Dataset
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
-from runner.host import folders
+from runner.host import folders, paths, stages
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
@@ -32,6 +34,7 @@ from runner.plan.rates import utilisation
 from runner.processes import requeue
 from runner.processes.begin import AgreedStop, finish_together
 from runner.processes.team import current
+from runner.run import again
 from runner.run.record import ENDED, open_run, recorded
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
@@ -42,7 +45,7 @@ from runner.training import feed, lengths, loop, profile, stopping
 from runner.training.checkpoint import recovery
 from runner.training.checkpoint.recovery import Previous
 from runner.training.checkpoint.resume import check_data, load
-from runner.training.display import config_tree, make_display
+from runner.training.display import make_display
 from runner.training.usage import ProcessUsage, Usage
 from runner.verify.record import verify_recorded
 
@@ -71,10 +74,13 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     before = recovery.open_previous(config, content, held)
     for line in devices.line(config, composed):
         console.print(line, soft_wrap=True, markup=False)
-    if member.membership() is None:  # a sweep says in a line what its jobs differ in
-        console.print(config_tree(content))
+    whole = OmegaConf.to_yaml(OmegaConf.create(content))
+    for line in _config_lines(composed, content, folder):
+        console.print(line, soft_wrap=True, markup=False)
     with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+        (folder / "config.yaml").write_text(whole)
+    if team.is_first:
+        logger.info("the config:\n%s", whole)
     for warning in cautions.of_config(config):
         _warn(console, warning)
     for line in before.says() if before else []:
@@ -93,6 +99,9 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         total = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
         recovery.check_unfinished(config, before, total, task)
+        if before is not None:
+            per_epoch = lengths.epoch_steps(config, data.train.size)
+            console.print(before.goes_on(per_epoch, config.trainer.epochs), soft_wrap=True, markup=False)
         profile.check(config, total)
         command = typed.command("runner")
         run_id, finished = before.resumed_run_id if before else None, ExitStack()
@@ -135,6 +144,8 @@ class _Run:
         checkpoint = before.checkpoint if before else None
         goes_back = before.goes_back if before else False
         points = recovery.NewPoints(tracker, checkpoint, goes_back=goes_back)
+        resumed = before.run.folder if before and not before.branches else None
+        held.push(partial(self._ended, resumed))
         self._log_inputs()
         if config.trainer.verify_first:
             verify_recorded(config, self.content, self.data, self.folder, tracker, self.console)
@@ -147,6 +158,8 @@ class _Run:
             config, self.content, engine, tracker, self.folder, before, finished, held,
             goal=goal, data=self.data, constants=self.task.constants,
         ) as saver:  # fmt: skip
+            if saver.folder != resumed:
+                held.push(partial(self._ended, saver.folder))
             progress = config.trainer.progress if current().is_first else "none"
             display = make_display(progress, self.console, config.trainer.epochs, splits.selecting_name)
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
@@ -156,13 +169,16 @@ class _Run:
             with stop.deferring():  # the loop asks between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
             stop.raise_if_requested()
-            self._notify(result.ended, {ENDED: result.ended})
+            if result.steps < self.total:
+                self.console.print(result.ended, soft_wrap=True, markup=False)
+            tracker.set_tags({ENDED: result.ended})
             used = utilisation(config.plan, measures, result.meter.steps_per_second)
             speed = {"throughput/input_wait": result.meter.input_wait}
             points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
             outcome = Outcome(config, engine, splits, result, used)
             with _unsaved(result, tracker):
-                record_result(outcome, tracker, self.folder)
+                with stages.stage("writing the results"):
+                    record_result(outcome, tracker, self.folder)
                 self._record_profile(profiler.folder)
                 show_result(outcome, self.console)
 
@@ -196,7 +212,8 @@ class _Run:
         config = self.config
         # One batch of an evaluation: the loop compiles no more for it.
         size = lengths.eval_batch_size(config, splits.selecting.size)
-        outputs = engine.evaluate(feed.evaluation(splits.selecting, size, 1), keep_outputs=True).outputs
+        with stages.stage("compiling the evaluation"):
+            outputs = engine.evaluate(feed.evaluation(splits.selecting, size, 1), keep_outputs=True).outputs
         for warning in cautions.of_rates(config.optimizer, self.total) + self.task.cautions(outputs):
             _warn(self.console, warning)
         for line in (_left_out(config, splits), _selects(config, splits, self.data)):
@@ -206,6 +223,13 @@ class _Run:
     def _notify(self, line: str, tags: Mapping[str, str]) -> None:
         self.console.print(line, soft_wrap=True, markup=False)
         self.tracker.set_tags(tags)
+
+    def _ended(self, saved: Path | None, kind: type[BaseException] | None, *_: object) -> None:
+        """Says what goes on with a run that was broken off, as its last line; a sweep says it of all its jobs."""
+        if kind is None or saved is None or not current().is_first or member.membership() is not None:
+            return
+        if line := again.line(saved, self.config.cluster):
+            self.console.print(line, soft_wrap=True, markup=False)
 
     def _log_inputs(self) -> None:
         self.tracker.log_artifact(self.folder / "config.yaml")
@@ -259,6 +283,14 @@ def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
     raise UnsavedError(result.unsaved)
 
 
+def _config_lines(composed: DictConfig, content: Mapping[str, object], folder: Path) -> list[str]:
+    """Says what the config differs from the defaults in, and where all of it is; a sweep says it of its jobs."""
+    if member.membership() is not None:
+        return []
+    found, whole = differences(composed, content), paths.shown(folder / "config.yaml")
+    return [f"config: {', '.join([*found, 'else the defaults'] if found else ['the defaults'])} ({whole})"]
+
+
 def _warn(console: Console, warning: str) -> None:
     console.print(f"warning: {warning}", soft_wrap=True, markup=False)
 
@@ -273,10 +305,7 @@ def _left_out(config: RunConfig, splits: feed.Splits) -> str:
         )
     left = size % config.dataset.batch_size
     if left and config.dataset.remainder == "drop" and not (trainer.steps_per_epoch or trainer.limit_train_batches):
-        return (
-            f"each epoch leaves out {left} of {size:,} training examples, its last partial batch "
-            "(dataset.remainder=pad counts them)"
-        )
+        return f"each epoch leaves out {left} of {size:,} examples (dataset.remainder=pad counts them)"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +18,11 @@ from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
 from runner.sweep.state import Sweep, adopted, started, varied_of
-from runner.training.checkpoint.arguments import key_of
+from runner.training.checkpoint.arguments import KEYS, key_of
 
 # Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")
-_QUIET = ("runner.plan",)  # commands that show their jobs side by side in the end
+_CONFIG = "config"  # the name of the program's own
 
 
 def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, report: str | None) -> Command:
@@ -41,7 +42,6 @@ def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, 
         arguments(sweep.module, job.overrides, master, job.folder),
         job.folder,
         environment={**member.environment(), **cores},
-        prefix=None if sweep.module in _QUIET else f"[{job.number} {job.name}] " if parallel > 1 else "",
     )
 
 
@@ -55,16 +55,34 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
       folder: where the job writes.
     """
     kept = [one for one in as_typed(master.hydra.overrides.hydra) if not key_of(one).startswith(_LAUNCHING)]
-    sources = [one.path for one in master.hydra.runtime.config_sources if one.provider == "command-line"]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return [
         *(sys.executable, "-m", module, "--config-name", str(master.hydra.job.config_name)),
-        *(part for path in sources for part in ("--config-dir", str(path))),
+        *_config_folders(master),
         *overrides,
         *kept,
         "hydra.mode=RUN",
         f"hydra.run.dir='{quoted}'",
     ]
+
+
+def retyped(module: str, overrides: Sequence[str], master: DictConfig) -> str:
+    """Returns the command line that runs a job again, by itself and from its beginning.
+
+    Args:
+      module: the command.
+      overrides: the job's own.
+      master: the multirun's config.
+    """
+    name = str(master.hydra.job.config_name)
+    named = [] if name == _CONFIG else ["--config-name", name]
+    own = [one for one in overrides if key_of(one) not in KEYS]
+    return shlex.join(["python", "-m", module, *named, *_config_folders(master), *own])
+
+
+def _config_folders(master: DictConfig) -> list[str]:
+    sources = [one.path for one in master.hydra.runtime.config_sources if one.provider == "command-line"]
+    return [part for path in sources for part in ("--config-dir", str(path))]
 
 
 def run_foreign_job() -> None:

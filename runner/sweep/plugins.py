@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -18,19 +19,22 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from runner.host.late import late
+from runner.host.paths import shown
 from runner.sweep import state
 from runner.sweep.jobs import Job
 from runner.sweep.launch import local_command
-from runner.sweep.process import JobProcess
-from runner.sweep.schedule import Running, Watcher, run_jobs
+from runner.sweep.process import LOG_FILE, JobProcess
+from runner.sweep.schedule import Running, run_jobs
 from runner.sweep.settings import interval_refused
 
 if TYPE_CHECKING:
     from submitit import Executor
 
-    from runner.sweep import cluster, search
+    from runner.sweep import cluster, display, search
+    from runner.sweep.display import JobsDisplay, Judge
 else:
     cluster, search = late("runner.sweep.cluster"), late("runner.sweep.search")  # with submitit, with Optuna
+    display = late("runner.sweep.display")  # with rich
 
 
 class ProcessLauncher(Launcher):
@@ -53,37 +57,41 @@ class ProcessLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Runs jobs that the sweep knows by number; outcomes go to the sweep, so no job's failure raises here."""
         jobs = state.current().ledger.jobs[initial_job_idx : initial_job_idx + len(job_overrides)]
-        self.run(iter(jobs), state.current())
+        self.run(iter(jobs), state.current(), count=len(jobs))
         return [JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED) for job in jobs]
 
-    def run(self, jobs: Iterator[Job], watcher: Watcher, *, report: str | None = None) -> None:
+    def run(self, jobs: Iterator[Job], judge: Judge, *, count: int, report: str | None = None) -> None:
         """Runs jobs as they are asked for.
 
         Args:
           jobs: is asked for the next one when there is room for it.
-          watcher: told of each outcome.
+          judge: told of each outcome.
+          count: how many there may be.
           report: metric whose values the jobs write to a file as they come.
 
         Raises:
           Interrupted: a signal came; the running jobs were ended.
         """
-        run_jobs(
-            jobs,
-            lambda job: self.start(job, report),
-            watcher,
-            state.current().stop,
-            max_parallel=self.max_parallel,
-            timeout_s=self.timeout,
-        )
+        sweep, at_once = state.current(), f", {self.max_parallel} at a time" if 1 < self.max_parallel < count else ""
+        if count:
+            print(f"{sweep.name}: {count} jobs{at_once}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
+        with display.JobsDisplay(judge) as watcher:
+            run_jobs(
+                jobs,
+                lambda job: self.start(job, report, watcher),
+                watcher,
+                sweep.stop,
+                max_parallel=self.max_parallel,
+                timeout_s=self.timeout,
+            )
 
-    def start(self, job: Job, report: str | None) -> Running:
+    def start(self, job: Job, report: str | None, watcher: JobsDisplay) -> Running:
         """Starts a job."""
         assert self._config is not None
         sweep = state.current()
         command = local_command(sweep, job, self._config, parallel=self.max_parallel, report=report)
-        if self.max_parallel == 1:
-            print(f"\njob {job.number}: {job.name}", flush=True)
-        process = JobProcess(command)
+        watcher.started(job)
+        process = JobProcess(command, said=partial(watcher.said, job))
         sweep.job_started()
         return process
 
@@ -109,7 +117,7 @@ class SubmititLauncher(ProcessLauncher):
         self._cluster, self._parameters = cluster, dict(parameters or {})
         self._executor: Executor | None = None
 
-    def start(self, job: Job, report: str | None) -> Running:
+    def start(self, job: Job, report: str | None, watcher: JobsDisplay) -> Running:
         """Submits a job."""
         assert self._config is not None
         sweep = state.current()
@@ -117,8 +125,8 @@ class SubmititLauncher(ProcessLauncher):
             folder = sweep.folder / ".submitit"
             self._executor = cluster.make_executor(self._cluster, folder, self.timeout, self._parameters)
         command = local_command(sweep, job, self._config, parallel=1, report=report)
-        print(f"job {job.number}: {job.name}: submitted, its output is {job.folder / 'job.log'}", flush=True)
-        return cluster.ClusterJob(self._executor, replace(command, prefix=None))
+        watcher.started(job, "submitted")
+        return cluster.ClusterJob(self._executor, replace(command, is_shown=False))
 
 
 class _Sweeper(Sweeper):
@@ -166,7 +174,7 @@ class GridSweeper(_Sweeper):
         overrides = parser.parse_overrides(state.arguments_of(config))
         jobs = [job for one in combinations(overrides) if (job := sweep.plan(loader, one)) is not None]
         if isinstance(launcher, ProcessLauncher):
-            launcher.run(_unless_broken(jobs, sweep), sweep)
+            launcher.run(_unless_broken(jobs, sweep), sweep, count=len(jobs))
             return
         for batch in _neighbours(jobs):
             launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
@@ -183,7 +191,7 @@ class SearchSweeper(_Sweeper):
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
         assert isinstance(launcher, ProcessLauncher)
         found = search.Search(sweep, config, loader, search.Settings(**self._settings))
-        launcher.run(found.trials(), found, report=found.metric)
+        launcher.run(found.trials(), found, count=found.count, report=found.metric)
 
 
 def combinations(overrides: Sequence[Override]) -> list[list[str]]:

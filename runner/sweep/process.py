@@ -1,18 +1,19 @@
-"""One job in a process of its own: its output goes to a log file and, prefixed, to the terminal."""
+"""One job in a process of its own, whose output goes to a log file."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from runner.host.outputs import append_whole, spared
 from runner.host.signals import SIGNALS
@@ -22,6 +23,7 @@ from runner.sweep.jobs import OUTCOME_FILE, Outcome, outcome_of
 
 LOG_FILE = "job.log"
 STOP_FILE = "stop"  # made by a launcher elsewhere that wants the job to end
+Said = Callable[[str], None]
 _LAST_WORDS_S = 2.0  # wait for output of a process that has ended; its own children may hold the pipe open
 
 
@@ -33,13 +35,13 @@ class Command:
       arguments: the command line.
       environment: variables set besides those of this process.
       folder: where `job.log` and the outcome go.
-      prefix: stands before each line on the terminal; null: nothing is shown there.
+      is_shown: whether what it prints is shown where it runs, too.
     """
 
     arguments: Sequence[str]
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
-    prefix: str | None = ""
+    is_shown: bool = True
 
 
 def command_module() -> str:
@@ -52,10 +54,17 @@ def command_module() -> str:
 class JobProcess:
     """A started job. It has a session of its own, so that a terminal's Ctrl-C reaches only the launcher."""
 
-    def __init__(self, command: Command, log: str = LOG_FILE) -> None:
+    def __init__(self, command: Command, log: str = LOG_FILE, said: Said = lambda _: None) -> None:
+        """Starts the job.
+
+        Args:
+          command: what to run.
+          log: name of the file in its folder that gets what it prints.
+          said: is told, in another thread, each line that it prints, and the beginning of one that is not whole yet.
+        """
         command.folder.mkdir(parents=True, exist_ok=True)
-        self._command, self._began = command, time.monotonic()
-        self._log = command.folder / log
+        self._said, self._began = said, time.monotonic()
+        self._log, self._is_broken = command.folder / log, False
         self._error = ""
         self._process = subprocess.Popen(
             command.arguments,
@@ -69,8 +78,6 @@ class JobProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, name="job-output", daemon=True)
@@ -106,25 +113,33 @@ class JobProcess:
                 self._process.send_signal(signum)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        log, broken = self._log, False
+        stream = self._process.stdout
+        assert isinstance(stream, io.BufferedReader)
         with suppress(OSError):
-            log.write_bytes(b"")
-        for line in self._process.stdout:  # to its end, whatever becomes of the log: a full pipe would hold the job
-            with suppress(OSError) if broken else spared(str(log)):
-                before, broken = broken, True
-                append_whole(log, line.encode())
-                broken = before
-            if line.startswith("error: "):
-                self._error = line.removeprefix("error: ").strip()
-            _show(line, self._command.prefix, sys.stdout)
+            self._log.write_bytes(b"")
+        decoded, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        while data := stream.read1():  # to its end, whatever becomes of the log: a full pipe would hold the job
+            *lines, text = (text + decoded.decode(data)).split("\n")
+            for line in lines:
+                self._take(f"{line}\n")
+            self._said(text)
+        self._take(text)
+
+    def _take(self, line: str) -> None:
+        with suppress(OSError) if self._is_broken else spared(str(self._log)):
+            before, self._is_broken = self._is_broken, True
+            append_whole(self._log, line.encode())
+            self._is_broken = before
+        if line.startswith("error: "):
+            self._error = line.removeprefix("error: ").strip()
+        self._said(line)
 
 
-def _show(line: str, prefix: str | None, out: IO[str]) -> None:
-    if prefix is not None:
+def _show(text: str) -> None:
+    if text.endswith("\n"):
         with suppress(OSError, ValueError):  # the terminal may have gone
-            out.write(prefix + line)
-            out.flush()
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
 
 def run_to_end(command: Command) -> Outcome:
@@ -143,7 +158,8 @@ def run_to_end(command: Command) -> Outcome:
       KeyboardInterrupt: a signal came; the job has ended.
     """
     place = scheduled()
-    job, signals = JobProcess(command, f"job-{place.index}.log" if place and place.index else LOG_FILE), []
+    log = f"job-{place.index}.log" if place and place.index else LOG_FILE
+    job, signals = JobProcess(command, log, _show if command.is_shown else lambda _: None), list[int]()
     before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in SIGNALS}
     stopped = False
     try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +20,20 @@ from runner.host.signals import interruption
 from runner.metrics import LOSS
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
+from runner.sweep.launch import retyped
 from runner.sweep.member import JOB_TAG, Values, values_of, varied_tags
 from runner.sweep.parent import Parent
 from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
+from runner.tracking import sweeps
 from runner.tracking.base import Status
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
+from runner.training.checkpoint.arguments import key_of
 
 _CURVES = ("eval/loss", "train/loss")
+_AGAIN = ("killed", "failed", "timeout", "not run")  # what a resumed sweep tries again, with another end perhaps
+_STORE = ("tracking", "tracking.uri", "tracking.experiment")  # where a sweep is looked for by its id
 _MOST_TICKS = 12  # values of a key that a heat map names
 
 
@@ -48,12 +56,27 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
         files = _write(sweep, entries, noted) if entries else []
         if entries:
             _show(sweep.name, entries, sheet)
+        if best is not None and best.record is not None:
+            value = best.record.metrics[sweep.settings.metric]
+            print(f"best: job {best.job.number}, {sweep.settings.metric} {value:.4g}; it alone:")
+            print(f"  {retyped(sweep.module, best.job.overrides, sweep.config)}", flush=True)
         if sweep.parent is not None:
             status: Status = "KILLED" if interruption(error) else "FINISHED" if good else "FAILED"
             _store(sweep, sweep.parent, entries, best, files, status)
         elif files:
             print(f"table and plots: {sweep.folder}")
+        if sweep.parent is not None and any(entry.outcome.status in _AGAIN for entry in entries):
+            print(f"go on with: {_resuming(sweep, sweep.parent)}", flush=True)
         return good
+
+
+def _resuming(sweep: Sweep, parent: Parent) -> str:
+    """Returns the command line that takes the sweep up again, for what did not pass."""
+    name = parent.run_id
+    with suppress(Exception):  # the store may be away
+        name = sweeps.LATEST if sweeps.find(parent.store, sweeps.LATEST).info.run_id == name else name
+    store = [one for one in sys.argv[1:] if key_of(one) in _STORE]
+    return shlex.join(["python", "-m", sweep.module, f"sweep.resume={name}", *store])
 
 
 def _entries(sweep: Sweep) -> list[Entry]:

@@ -20,7 +20,7 @@ from runner.config.secrets import STUDIES, reveal
 from runner.sweep.jobs import Job, JobStatus, Outcome
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.space import distribution
-from runner.sweep.state import Sweep, arguments_of
+from runner.sweep.state import Sweep, arguments_of, own_overrides
 from runner.tracking.location import sqlite_path
 
 _INTERRUPTED = "interrupted"  # user attribute of a trial that had no fair chance; it is tried again
@@ -86,6 +86,11 @@ class Search:
         """What is searched for, and reported by the trials as they go."""
         return self._sweep.settings.metric
 
+    @property
+    def count(self) -> int:
+        """How many trials are left."""
+        return max(0, self._settings.n_trials - self._count())
+
     def trials(self) -> Iterator[Job]:
         """Yields trials as jobs until there are enough; one whose config is refused fails at once."""
         while self._count() + len(self._open) < self._settings.n_trials:
@@ -97,7 +102,9 @@ class Search:
                 yield job
             else:
                 planned = self._sweep.ledger.jobs[-1]
-                self._tell(trial, planned, self._sweep.ledger.outcome(planned))
+                outcome = self._sweep.ledger.outcome(planned)
+                self._tell(trial, planned, outcome)
+                print(f"job {planned.number}, {planned.name}: {outcome.status}, {outcome.note}", flush=True)
 
     def should_stop(self, job: Job) -> bool:
         """Hands the trial's new values to the study, and asks whether it is worth going on."""
@@ -131,13 +138,15 @@ class Search:
                 trial.set_user_attr(_INTERRUPTED, True)
                 self._study.enqueue_trial(trial.params)
             self._study.tell(trial, state=TrialState.FAIL)
-        self._say(job, outcome, values)
 
-    def _say(self, job: Job, outcome: Outcome, values: list[float]) -> None:
-        value = f"{self.metric} {values[-1]:.4f}" if values else "no value"
+    def result(self, job: Job, outcome: Outcome) -> str:
+        """Returns a trial's last value, and the best so far."""
+        del outcome
+        values = _values(job.folder / VALUES_FILE)
         complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        best = f"; best {self._study.best_value:.4f}, trial {self._study.best_trial.number}" if complete else ""
-        print(f"trial {job.number}: {outcome.status}, {value}{best}", flush=True)
+        said = [f"{self.metric} {values[-1]:.4g}"] if values else []
+        said += [f"best {self._study.best_value:.4g} of job {self._study.best_trial.number}"] if complete else []
+        return ", ".join(said)
 
     def _count(self) -> int:
         return sum(not one.user_attrs.get(_INTERRUPTED) for one in self._study.get_trials(False, states=_DONE))
@@ -159,7 +168,8 @@ class Search:
 
     def _enter(self, frozen: FrozenTrial) -> None:
         varied = {key.lstrip("+"): _typed(value) for key, value in frozen.params.items()}
-        job = Job(frozen.number, (), self._sweep.folder / str(frozen.number), varied)
+        overrides = own_overrides([*self._fixed, *(f"{key}={_typed(value)}" for key, value in frozen.params.items())])
+        job = Job(frozen.number, overrides, self._sweep.folder / str(frozen.number), varied)
         self._sweep.ledger.add(job, Outcome(_WORDS[frozen.state], note="a trial of an earlier sitting"))
         if (run := self._sweep.earlier_run(job)) is not None:
             self._sweep.before[frozen.number] = run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -38,16 +40,18 @@ from runner.training.checkpoint.arguments import folder_of, key_of
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
+    from runner.compare import records
     from runner.sweep import parent
     from runner.sweep.parent import Parent
 else:
-    parent = late("runner.sweep.parent")
+    parent, records = late("runner.sweep.parent"), late("runner.compare.records")
 
 _DIR, _SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
 Direction = Literal["maximize", "minimize"]
 _PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
+_VERDICT = "verify.json"
 _RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
 
 
@@ -187,6 +191,11 @@ class Sweep:
             raise self._broken
 
     @property
+    def config(self) -> DictConfig:
+        """The multirun's config."""
+        return self._master
+
+    @property
     def is_recorded(self) -> bool:
         """Whether the jobs are runs in MLflow."""
         return self.module in _RECORDED and self.tracking.name != "none"
@@ -212,7 +221,7 @@ class Sweep:
           The job to run; None where it needs no run, which the ledger says: refused, or done before.
         """
         number = len(self.ledger.jobs) if number is None else number
-        kept = tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
+        kept = own_overrides(overrides)
         job = Job(number, kept, self.folder / str(number), varied_of(kept, tuple(self.varied)))
         try:
             composed = loader.load_sweep_config(self._master, list(overrides))
@@ -266,6 +275,16 @@ class Sweep:
     def ended(self, job: Job, outcome: Outcome) -> None:
         """Takes a job's outcome."""
         self.ledger.outcomes[job.number] = outcome
+
+    def result(self, job: Job, outcome: Outcome) -> str:
+        """Returns what a job came to, where it left that in its folder: its metric, or of a proof the verdict."""
+        if outcome.status != "passed":
+            return ""
+        with suppress(OSError, ValueError, KeyError):
+            return str(json.loads((job.folder / _VERDICT).read_text())["verdict"])
+        found = records.from_folder(job.folder, job.name, "FINISHED")
+        value = found.metrics.get(self.settings.metric) if found is not None else None
+        return "" if value is None else f"{self.settings.metric} {value:.4g}"
 
 
 _current: list[Sweep | Shared] = []
@@ -323,6 +342,11 @@ def arguments_of(config: DictConfig) -> list[str]:
     typed = as_typed(config.hydra.overrides.task)
     keys = {key_of(one) for one in typed}
     return [f"{key}={value}" for key, value in params.items() if key not in keys] + typed
+
+
+def own_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Returns the overrides that are a job's and not Hydra's or its sweep's."""
+    return tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
 
 
 def varied_values(arguments: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.schema import TrackingConfig
+from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
 from runner.tracking.base import Status, Tracker
@@ -60,10 +61,11 @@ def open_tracker(
         return Tracker()
     if config.name != "mlflow":
         raise ValueError(f"tracking.name={config.name} is refused: mlflow or none; tracking=mlflow")
-    return tracker.start_run(
-        config,
-        start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id),
-        root=root or project_root(),
-        resume_run_id=resume_run_id,
-        finish_timeout_s=finish_timeout_s,
-    )
+    with stages.stage("opening the run's record in MLflow"):
+        return tracker.start_run(
+            config,
+            start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id),
+            root=root or project_root(),
+            resume_run_id=resume_run_id,
+            finish_timeout_s=finish_timeout_s,
+        )

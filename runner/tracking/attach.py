@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.config.schema import TrackingConfig
+from runner.host import stages
 from runner.host.late import late
 from runner.host.paths import project_root
 from runner.tracking.base import Attachment
@@ -28,4 +29,5 @@ def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
     """
     if config.name == "none" or run_id is None:
         return Attachment()
-    return stored.stored_run(tracking_uri(config.uri, project_root()), config.experiment, run_id)
+    with stages.stage("opening the run's record in MLflow"):
+        return stored.stored_run(tracking_uri(config.uri, project_root()), config.experiment, run_id)

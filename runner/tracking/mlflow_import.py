@@ -10,6 +10,7 @@ import os
 import sys
 
 from runner.config.secrets import scrub
+from runner.host import stages
 
 
 def quiet() -> None:
@@ -31,6 +32,7 @@ def _mask(record: logging.LogRecord) -> bool:
 
 def warn(message: str) -> None:
     """Prints one line on stderr, without secrets."""
+    stages.leave_line()
     print(f"tracking: {scrub(message)}", file=sys.stderr, flush=True)
 
 

@@ -1,21 +1,18 @@
-"""What a person sees of a run: the config as a tree, progress, the final table."""
+"""What a person sees of a run: progress and the final table."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.tree import Tree
 
 from runner.task.base import Evaluation
 
-_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 10.0
 _UNREAD = "-"
 _LARGE, _SMALL = 1e5, 5e-4  # from which, and below which, four decimals say too much or too little
 
@@ -70,7 +67,7 @@ def shown(value: float) -> str:
 
 def metrics_line(metrics: Means) -> str:
     """Returns metrics and their values in a line."""
-    return "  ".join(f"{name} {shown(value)}" for name, value in metrics.items())
+    return ", ".join(f"{name} {shown(value)}" for name, value in metrics.items())
 
 
 def evaluation_line(split: str, evaluation: Evaluation) -> str:
@@ -79,8 +76,8 @@ def evaluation_line(split: str, evaluation: Evaluation) -> str:
 
 
 def _epoch_line(epoch: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
-    line = f"{epoch}  train {metrics_line(means)}"
-    return line if evaluation is None else f"{line}  |  {evaluation_line(evaluated, evaluation)}"
+    line = f"{epoch} train {metrics_line(means)}"
+    return line if evaluation is None else f"{line} | {evaluated} {metrics_line(evaluation.metrics)}"
 
 
 def _print(console: Console, line: str) -> None:
@@ -154,25 +151,6 @@ class BarDisplay(Display):
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-
-
-def config_tree(content: Mapping[str, object]) -> Tree:
-    """Returns the resolved config as a tree, a branch a group."""
-    tree = Tree("config", guide_style="dim")
-
-    def grow(branch: Tree, node: Mapping[Any, object]) -> None:
-        for key, value in node.items():
-            if isinstance(value, Mapping) and value:
-                grow(branch.add(f"[bold]{key}"), value)
-            else:
-                branch.add(f"{key}: {_plain(value)}")
-
-    grow(tree, content)
-    return tree
-
-
-def _plain(value: object) -> str:
-    return escape("null" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def result_table(rows: Iterable[tuple[str, str]]) -> Table:

@@ -15,6 +15,7 @@ from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
+from runner.host import stages
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.plan.table import plan_console
@@ -85,8 +86,8 @@ def verify_recorded(
     engines = f" with {config.engine.name} and with {against.engine}" if against.engine else ""
     engines += f" in {count} processes" if count > 1 else ""
     engines += " and in one" if against.processes else ""
-    console.print(f"verify: {config.verify.steps} steps on one device, then on the mesh{engines}", soft_wrap=True)
-    report = verify(config, data, folder, worker)
+    with stages.stage(f"verify: {config.verify.steps} steps on one device, then on the mesh{engines}"):
+        report = verify(config, data, folder, worker)
     if report is None:
         if why := current().told("the verdict", str):
             raise EngineError(why)

@@ -68,7 +68,7 @@ def test_native_output_without_a_log_is_dropped(tmp_path: Path, capfd: pytest.Ca
 def test_a_job_whose_log_can_not_be_written_runs_to_its_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / LOG_FILE).symlink_to(FULL)
     code = "for _ in range(3000): print('x' * 100)\nprint('error: the end'); raise SystemExit(1)"
-    job = JobProcess(Command([sys.executable, "-c", code], tmp_path, prefix=None))
+    job = JobProcess(Command([sys.executable, "-c", code], tmp_path))
     deadline = time.monotonic() + 60
     while (outcome := job.poll()) is None:
         assert time.monotonic() < deadline, "the job waits for a reader of its output"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,22 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ["dataset=digits", "trainer.log_model=false", "trainer.progress=lines"]
+
+STAGES = [  # in a run's order
+    "preparing digits",
+    "opening the run's record in MLflow",
+    f"loading TensorFlow {version('tensorflow')}",
+    "building the model",
+    "checking the mesh's arithmetic",
+    "compiling the step",
+    "compiling the evaluation",
+    "writing the results",
+]
+
+
+def stages_of(out: str) -> list[str]:
+    """Returns the stages that a run said, in its order."""
+    return re.findall(r"^(.+) \.\.\. \d+\.\d s$", out, re.MULTILINE)
 
 
 def command(folder: Path, *overrides: str) -> tuple[list[str], dict[str, str]]:
@@ -79,6 +97,17 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert summary(tmp_path)["eval_examples"] == 360
     assert found.info.run_id in done.stdout
     assert "leaves out 29 of 1,437" in done.stdout
+    lines = done.stdout.splitlines() + done.stderr.splitlines()
+    assert len(lines) <= 30 - 1, "a run by default has one more epoch"
+    assert max(map(len, (line for line in lines if line.startswith("epoch ")))) <= 80, "a line of a terminal"
+    assert [line for line in lines if line.startswith("config: ")] == [
+        "config: dataset=digits, mesh=batch2, trainer.epochs=2, trainer.progress=lines, else the defaults "
+        "(run/config.yaml)"
+    ]
+    assert [one for one in STAGES if "loading" not in one] == stages_of(done.stdout), "forked with its library loaded"
+    log = (tmp_path / "run" / "runner.log").read_text()
+    assert "keep: 2" in log, "the whole config"
+    assert re.search(r"compiling the step: \d+\.\d s", log)
 
 
 def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path: Path) -> None:
@@ -87,13 +116,18 @@ def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path
         arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
+    lines = []
     for line in process.stdout:
+        lines.append(line)
         if line.startswith("epoch 20/"):
             break
     process.send_signal(signal.SIGTERM)
     rest = process.stdout.read()
     assert process.wait(60) == 128 + signal.SIGTERM
     assert "KILLED" in rest
+    assert stages_of("".join(lines)) == STAGES[:-1]
+    last = [line for line in rest.splitlines() if line != "interrupted"][-1]
+    assert re.fullmatch(r"go on with: python -m runner resume=(latest|[0-9a-f]{32})", last)
     ended = [line.split()[1].split("/")[0] for line in rest.splitlines() if line.startswith("epoch ")]
     last_epoch = max([20, *map(int, ended)])
     client, found = recorded(tmp_path)

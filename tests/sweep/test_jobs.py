@@ -86,7 +86,7 @@ def jobs(folder: Path, count: int) -> Iterator[Job]:
 
 
 def process(job: Job, *programs: str) -> JobProcess:
-    return JobProcess(Command([sys.executable, "-c", programs[job.number % len(programs)]], job.folder, prefix=None))
+    return JobProcess(Command([sys.executable, "-c", programs[job.number % len(programs)]], job.folder))
 
 
 def test_a_job_that_fails_or_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -201,15 +201,40 @@ def test_a_file_ends_a_job_that_runs_on_another_machine(tmp_path: Path) -> None:
         (tmp_path / STOP_FILE).touch()
 
     threading.Thread(target=stop, daemon=True).start()
-    assert run_to_end(Command([sys.executable, "-c", CLEAN], tmp_path, prefix=None)).status == "killed"
+    assert run_to_end(Command([sys.executable, "-c", CLEAN], tmp_path)).status == "killed"
     assert (tmp_path / LOG_FILE).read_text().splitlines() == ["ready", "ending"]
 
 
-def test_output_of_a_job_beside_others_is_prefixed_and_kept_in_its_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_output_of_a_job_elsewhere_is_kept_in_its_folder_and_shown_there_where_that_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_shown: bool
 ) -> None:
-    command = Command([sys.executable, "-c", "print('one'); print('two')"], tmp_path, prefix="[0 mesh=single] ")
+    command = Command([sys.executable, "-c", "print('one'); print('two')"], tmp_path, is_shown=is_shown)
     assert run_to_end(command).status == "passed"
-    assert capsys.readouterr().out == "[0 mesh=single] one\n[0 mesh=single] two\n"
+    assert capsys.readouterr().out == ("one\ntwo\n" if is_shown else "")
     assert (tmp_path / LOG_FILE).read_text() == "one\ntwo\n"
     assert Outcome.read(tmp_path) is not None
+
+
+BY_HALVES = """
+import sys, time
+sys.stdout.write("compiling \N{GREEK SMALL LETTER MU} ...")
+sys.stdout.flush()
+time.sleep(0.5)
+print(" 0.5 s")
+print("error: it broke")
+"""
+
+
+def test_a_job_tells_what_it_prints_as_it_comes_also_a_line_that_is_not_whole(tmp_path: Path) -> None:
+    said: list[str] = []
+    job = JobProcess(Command([sys.executable, "-X", "utf8", "-c", BY_HALVES], tmp_path), said=said.append)
+    while (outcome := job.poll()) is None:
+        time.sleep(0.02)
+    assert outcome.status == "passed"
+    assert said[0] == "compiling \N{GREEK SMALL LETTER MU} ..."
+    assert [text for text in said[1:] if text] == [
+        "compiling \N{GREEK SMALL LETTER MU} ... 0.5 s\n",
+        "error: it broke\n",
+    ]
+    assert (tmp_path / LOG_FILE).read_text() == "".join(text for text in said if text.endswith("\n"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -73,7 +74,16 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     files = {Path(item.path).name for item in client.list_artifacts(parent.info.run_id, "sweep")}
     assert {"table.csv", "table.md", "eval_accuracy_heat.png", "eval_accuracy_by_mesh.png"} <= files
     assert {"eval_loss_curves.png", "train_loss_curves.png"} <= files
-    assert "[3 batch_size=64,mesh=batch2] epoch 1/1" in done.stdout
+    assert len(re.findall(r"^job \d, batch_size=\d+,mesh=\w+: started$", done.stdout, re.MULTILINE)) == 4
+    assert re.search(
+        r"^job 3, batch_size=64,mesh=batch2: passed after \d+ s, eval/accuracy 0\.\d+$", done.stdout, re.M
+    )
+    assert "epoch 1/1" not in done.stdout
+    assert "epoch 1/1" in (tmp_path / "sweep" / "3" / "job.log").read_text()
+    of_best = next(line for line in done.stdout.splitlines() if line.startswith("  python -m runner "))
+    chosen = parent.data.tags["runner.sweep.best"].split(",")
+    assert {f"dataset.{chosen[0]}", chosen[1], *SHORT} == {*shlex.split(of_best)[3:]}
+    assert "go on with" not in done.stdout
     assert "4 jobs: 4 passed" in done.stdout
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed"] * 4
 
@@ -90,11 +100,9 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
         cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    killed = False
-    for line in process.stdout:
-        if line.startswith("epoch 5/40") and not killed:
-            os.kill(job_pid(process.pid), signal.SIGKILL)
-            killed = True
+    wait_for("epoch 5/40", tmp_path / "sweep" / "0" / "job.log")
+    os.kill(job_pid(process.pid), signal.SIGKILL)
+    assert "go on with: python -m runner sweep.resume=latest" in process.stdout.read().splitlines()
     assert process.wait(60) == 1
     table = rows(tmp_path / "sweep")
     assert [row["status"] for row in table] == ["killed", *["passed"] * 2, "failed"]
@@ -119,6 +127,14 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
     assert sorted(steps) == [22 * epoch for epoch in range(1, 41)], "every evaluation once"
 
 
+def wait_for(text: str, log: Path) -> None:
+    """Waits until a job has said something."""
+    deadline = time.monotonic() + 300
+    while not log.exists() or text not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def job_pid(launcher: int) -> int:
     """Returns the newest child; a launcher that was forked has an older one too, its fork server."""
     return int(subprocess.run(["pgrep", "-nP", str(launcher)], capture_output=True, text=True, check=True).stdout)
@@ -131,9 +147,8 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
         cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    for line in process.stdout:
-        if re.match(r"\[0 mesh=single\] epoch 3/", line):
-            break
+    wait_for("epoch 3/", tmp_path / "sweep" / "0" / "job.log")
+    wait_for("preparing digits", tmp_path / "sweep" / "1" / "job.log")
     pids = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
     assert len(pids) == 2
     process.send_signal(signal.SIGINT)
@@ -147,6 +162,8 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert parent.data.tags["runner.sweep.not_run"] == "mesh=batch4"
     assert status_by_name(children)["mesh=single"] == "KILLED"
     assert "3 jobs: 2 killed, 1 not run" in rest
+    last = [line for line in rest.splitlines() if line != "interrupted"][-1]
+    assert last == "go on with: python -m runner sweep.resume=latest"
 
 
 def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> None:
@@ -188,11 +205,7 @@ def test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*arguments, f"hydra.sweep.dir={tmp_path / 'sweep'}"], cwd=tmp_path, env=environment(tmp_path)
     )
-    log = tmp_path / "sweep" / "0" / "job.log"
-    deadline = time.monotonic() + 120
-    while not log.exists() or "epoch 3/" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for("epoch 3/", tmp_path / "sweep" / "0" / "job.log")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["killed", "not run"]

@@ -237,12 +237,12 @@ def command(config, composed):
     from omegaconf import OmegaConf, open_dict
     from rich.console import Console
 
-    from runner.training.display import config_tree
+    from runner.config.differences import differences
     from runner.sweep.launch import arguments
     from runner.run.train import open_run, recorded
 
     content, folder = resolved(config, composed), Path(HydraConfig.get().runtime.output_dir)
-    Console().print(config_tree(content))
+    Console().print(differences(composed, content))
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     overrides = as_typed(HydraConfig.get().overrides.task)
     runs.register(folder, "run", tracked=True, overrides=overrides)

@@ -33,7 +33,7 @@ def test_a_pipe_gets_a_line_every_few_seconds_and_one_an_epoch(monkeypatch: pyte
     lines.close()
     assert shown(out).splitlines() == [
         "epoch 2/3  step 4/10  2 steps/s  loss 0.5000  3 s left",
-        "epoch 2/3  train loss 0.5000  |  validation loss 0.2500 (10)",
+        "epoch 2/3 train loss 0.5000 | validation loss 0.2500",
     ]
 
 
@@ -48,7 +48,7 @@ def test_a_terminal_gets_one_bar_also_where_an_epoch_is_begun_again() -> None:
     bar.end_epoch({"loss": 0.5}, None)
     assert not bar._progress.tasks
     bar.close()
-    assert "epoch 1/3  train loss 0.5000" in shown(out)
+    assert "epoch 1/3 train loss 0.5000" in shown(out)
 
 
 def test_nothing_is_shown_where_nothing_is_wanted() -> None:

@@ -34,6 +34,7 @@ from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
 from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
+from runner.host import stages
 from runner.model import contract, target
 from runner.model.builder import check_trainable
 from runner.optim.paths import is_ema, owner_of
@@ -88,7 +89,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             self._config = replace(self._config, engine=replace(settings, combine_all_reduces=merges))
         self._mesh = make_mesh(self._config.mesh, self._devices, merges=merges)
         if settings.canary and not self._planning:
-            canary.check(self._mesh, self._batch_axis, reread=not merges)
+            with stages.stage("checking the mesh's arithmetic"):
+                canary.check(self._mesh, self._batch_axis, reread=not merges)
         if self._planning and not self._adapter.lets_users_place:
             self._mesh = first_device_alone(self._mesh)
 

@@ -77,6 +77,20 @@ class Previous:
         found = storage.lineages(self.run.folder)
         return not self.branches and bool(lineage.goes_on(found, self.checkpoint.step))
 
+    def goes_on(self, per_epoch: int, epochs: int) -> str:
+        """Returns in a line where training goes on.
+
+        Args:
+          per_epoch: steps of an epoch.
+          epochs: of the whole run.
+        """
+        step = self.checkpoint.step
+        epoch = min(step // per_epoch, epochs - 1)
+        done = step - epoch * per_epoch
+        within = f", with {done:,} of its {per_epoch:,} steps done" if done else ""
+        begun = f"from run {self.run.run}" if self.branches else f"with run {self.run.run}"
+        return f"goes on {begun} after step {step:,}: epoch {epoch + 1} of {epochs}{within}"
+
     def says(self) -> list[str]:
         """Returns in lines what becomes of the run's other checkpoints; nothing where it goes on from its last."""
         name = f"{self.run.run}@{self.checkpoint.step}"

@@ -35,6 +35,11 @@ Take = Callable[[int, History], Content]
 class Saver:
     """Saves the state of a run; the loop asks it after every device call. This one saves nothing (`enabled=false`)."""
 
+    @property
+    def folder(self) -> Path | None:
+        """Where it saves; null: nowhere."""
+        return None
+
     def begin(self, step: int, history: History) -> None:
         """Saves the state that a run begins with, unless it has that."""
 
@@ -129,6 +134,11 @@ class CheckpointSaver(Saver):
         self._queue: queue.Queue[tuple[Content, Mapping[str, Any] | None] | None] = queue.Queue(maxsize=1)
         self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def folder(self) -> Path:
+        """Where it saves."""
+        return self._folder
 
     def begin(self, step: int, history: History) -> None:
         """Saves the state that a run begins with, unless it has that: one that goes on has."""

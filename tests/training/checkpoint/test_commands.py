@@ -43,6 +43,7 @@ def test_a_run_whose_last_state_is_not_saved_fails_and_is_recorded_all_the_same(
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: the state of step 44 is not saved ([Errno 28] No space left on device); make room")
     assert last.endswith(f"resume={tmp_path / 'checkpoints' / found.info.run_id} goes on from step 22")
+    assert done.stdout.splitlines()[-1] == f"go on with: python -m runner resume=checkpoints/{found.info.run_id}"
     assert found.data.tags["runner.ended"] == found.data.tags["runner.unsaved"] == last.removeprefix("error: ")
     assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"]
     assert "summary.json" in {item.path for item in client.list_artifacts(found.info.run_id)}
@@ -60,6 +61,7 @@ def test_a_branch_is_a_new_run_and_going_back_replaces_as_it_goes(tmp_path: Path
     other = [keep, "optimizer.learning_rate=0.0005"]
     done = run(tmp_path, "branch=first@22", *other, f"hydra.run.dir={tmp_path / 'second'}", library="jax")
     assert "branch=first@22: a new run begins with that state; run first stays as it is" in done.stdout
+    assert "goes on from run first after step 22: epoch 2 of 2\n" in done.stdout
     assert {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()} == before
     branch = tmp_path / "checkpoints" / "second"
     assert storage.steps(branch) == [22, 33, 44]

@@ -15,6 +15,7 @@ from typing import IO
 
 from runner.config.errors import ConfigError, DataError
 from runner.data.sources.tfds.cache import Request
+from runner.host import stages
 
 _ROOT = Path(__file__).resolve().parents[4]
 # Appended, so that nothing beside the package can hide a module of the standard library.
@@ -25,6 +26,7 @@ _START = (
 
 def tell(text: str) -> None:
     """Says on stderr what the preparation of a dataset is doing."""
+    stages.leave_line()
     print(f"dataset: {text}", file=sys.stderr, flush=True)
 
 

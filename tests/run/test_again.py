@@ -1,0 +1,68 @@
+"""What is typed to go on with a run that was broken off."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.config.schema import ClusterConfig
+from runner.host import paths
+from runner.run import again
+from runner.training.checkpoint import files, runs, storage
+from tests.training.checkpoint.test_storage import content
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs save unless they are told otherwise; two have, and the second began later."""
+    monkeypatch.setattr(paths, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/runner/__main__.py"])
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("aaaa", "bbbb")):
+        saved(tmp_path / "outputs" / "checkpoints", name, 100.0 + number)
+    return tmp_path / "outputs" / "checkpoints"
+
+
+def saved(folder: Path, name: str, started: float) -> Path:
+    """Makes a run with a checkpoint."""
+    run = runs.register(folder, name, tracked=True, overrides=[])
+    files.write_json(run.folder / "run.json", {**run.record, "started": started})
+    storage.write(run.folder, content(5, name))
+    return run.folder
+
+
+def test_the_latest_run_is_named_so_and_another_by_its_id(place: Path) -> None:
+    assert again.line(place / "bbbb", ClusterConfig()) == "go on with: python -m runner resume=latest"
+    assert again.line(place / "aaaa", ClusterConfig()) == "go on with: python -m runner resume=aaaa"
+
+
+def test_a_run_that_saved_elsewhere_is_named_by_its_folder(place: Path, tmp_path: Path) -> None:
+    assert place.is_dir()
+    folder = saved(tmp_path / "my runs", "cccc", 200.0)
+    assert again.line(folder, ClusterConfig()) == "go on with: python -m runner 'resume=my runs/cccc'"
+
+
+def test_a_run_without_a_checkpoint_or_that_slurm_starts_again_needs_no_word(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert again.line(place / "none", ClusterConfig()) is None
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert again.line(place / "bbbb", ClusterConfig(name="auto", requeue=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("local", "go on with: runner resume=latest"),
+        ("auto", "go on with (started as before, by srun, mpirun or the like): runner resume=latest"),
+        ("explicit", "go on with, in each process: runner resume=latest cluster.index=<its number>"),
+    ],
+)
+def test_who_started_the_processes_starts_them_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/runner"])
+    assert again.line(place / "bbbb", ClusterConfig(name=name)) == told
