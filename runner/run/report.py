@@ -89,8 +89,8 @@ def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
         size = config.dataset.batch_size // parts
         of = "a batch" if parts == 1 else "a part of a batch"
         title = f"{of}, {size} examples, on mesh {mesh.describe(config.mesh.axes)}"
-        specs = splits.train.task.input_specs()
-        files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, title)
+        specs, axes = splits.train.task.input_specs(), config.mesh.axes
+        files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, axes, title)
     return files
 
 
