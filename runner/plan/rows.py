@@ -100,11 +100,10 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
     kinds = sorted({each.dtype for each in plan.variables})
     alike = len(kinds) == 1  # then the title says it, and the column's room goes to the others
     rows: list[tuple[str, ...]] = []
-    for group in folded(plan.variables) if fold else (Fold("", 1, (each,)) for each in plan.variables):
+    groups = folded(plan.variables) if fold else [Fold("", 1, (each,)) for each in plan.variables]
+    for group in groups:
         if group.name:
-            rows.append(
-                (f"{group.name}:", "", *([] if alike else [""]), "", "", *_bytes(group.variables, group.count))
-            )
+            rows.append((group.name, "", *([] if alike else [""]), "", "", *_bytes(group.variables, group.count)))
         rows += [
             (
                 f"{'  ' if group.name else ''}{each.path}",
@@ -116,10 +115,9 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
             )
             for each in group.variables
         ]
-    has_fold = any(row[0].endswith(":") for row in rows)
     left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec")
     title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
-    title_ += "; of equal blocks the sum, then one of them" if has_fold else ""
+    title_ += "; of equal blocks the sum, then one of them" if any(group.name for group in groups) else ""
     return Rows(title_, (*left, "bytes", "a device", "moved"), 3, tuple(rows))
 
 

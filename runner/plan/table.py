@@ -24,6 +24,7 @@ def plan_console() -> Console:
 def show(plan: Plan, console: Console) -> None:
     """Prints a plan's tables and notes."""
     console.print(Text(rows.title(plan), style="bold"))
+    console.print()
     for table in (rows.variables(plan, fold=True), rows.totals(plan), rows.program(plan), rows.traffic(plan)):
         if table.rows:
             console.print(rich_table(table, console.width))

@@ -54,7 +54,7 @@ def test_the_terminal_has_the_sum_of_the_blocks_and_one_of_them_and_plan_md_has_
     plan = cases.plan(variables=tuple(one for number in range(12) for one in block(number)))
     table = rows.variables(plan, fold=True)
     assert [row[0] for row in table.rows] == [
-        "encoder/block_0 ... block_11 (x12):",
+        "encoder/block_0 ... block_11 (x12)",
         "  norm1/gamma",
         "  mlp/kernel",
     ]
