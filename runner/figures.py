@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 
-from runner.data.base import Array
 from runner.palette import ink_on
 
-_SHARES = ("accuracy", "f1", "exact_match", "precision", "recall", "top_")  # how the names of shares of 1 begin
+Numbers = npt.NDArray[np.float64]
 _LAST_TENTH = 0.9
 # Of a share's axis, the first wanted first.
 _TICKS = (1.0, 0.9, 0.99, 0.999, 0.9999, 0.95, 0.98, 0.8, 0.5, 0.995, 0.998, 0.9995, 0.0, 0.96, 0.97, 0.7, 0.2)
@@ -50,19 +50,19 @@ def log_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def show_last_tenth(axes: Axes, metric: str, values: Iterable[float]) -> None:
+def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None:
     """Spaces the y axis of a share by the logarithm of what it lacks to 1, where its values reach the last tenth.
 
-    Of a run that begins at an accuracy of 0.1 and ends at 0.98, an even axis shows the first epoch and nothing else.
-    A metric that is no share, and one whose values lie all below or all in the last tenth, keeps its even axis.
+    Of a run that begins at 0.1 and ends at 0.98, an even axis shows the first epoch and nothing else. What is no
+    share of 1, and one whose values lie all below or all in the last tenth, keeps its even axis.
 
     Args:
       axes: drawn.
-      metric: its name, which tells whether it is a share.
       values: that are drawn.
+      rises: more of the metric is better, up to 1 of a share.
     """
     found = np.array([value for value in values if math.isfinite(value)])
-    if not metric.rpartition("/")[2].startswith(_SHARES) or not len(found):
+    if not rises or not len(found):
         return
     low, high = float(found.min()), float(found.max())
     if low < 0 or high > 1 or not low < _LAST_TENTH <= high:
@@ -70,28 +70,28 @@ def show_last_tenth(axes: Axes, metric: str, values: Iterable[float]) -> None:
     lacking = 1 - found[found < 1]
     least = max(float(lacking.min()), 1e-5) / 2  # a share of 1 lacks nothing, and has no logarithm
 
-    def forward(share: Array) -> Array:
+    def forward(share: npt.ArrayLike) -> Numbers:
         return -np.log10(np.maximum(1 + least - np.asarray(share, float), least / 4))
 
-    def inverse(place: Array) -> Array:
+    def inverse(place: npt.ArrayLike) -> Numbers:
         return 1 + least - 10 ** -np.asarray(place, float)
 
     axes.set_yscale("function", functions=(forward, inverse))
-    bottom, top = float(forward(np.array(low))), float(forward(np.array(high)))
+    bottom, top = float(forward(low)), float(forward(high))
     length = (top - bottom) * (1 + 2 * _EDGE)
     edge = _EDGE * length
-    highest = float(forward(np.array(1.0)))
-    axes.set_ylim(float(inverse(np.array(bottom - edge))), float(inverse(np.array(min(top, highest) + edge))))
+    highest = float(forward(1.0))
+    axes.set_ylim(float(inverse(bottom - edge)), float(inverse(min(top, highest) + edge)))
     ticks: dict[float, float] = {}  # to its place
     for tick in (*_TICKS, *_TICKS_BETWEEN):
-        place = float(forward(np.array(tick)))
+        place = float(forward(tick))
         apart = min((abs(place - other) for other in ticks.values()), default=math.inf)
         if bottom - edge <= place <= top + edge and apart >= _APART * length:
             ticks[tick] = place
     axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.yaxis.set_minor_locator(FixedLocator([]))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_ylabel("spaced by the logarithm of the error")
+    axes.set_ylabel("spaced by the logarithm of 1 - value")
 
 
 def name_places(axes: Axes, positions: Sequence[float], names: Sequence[str]) -> None:

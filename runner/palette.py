@@ -20,6 +20,7 @@ _AXES = (
     ((255, 246, 208), (233, 176, 28)),
     ((226, 243, 224), (70, 150, 74)),
 )
+_FULL = 255  # of red, green or blue
 _DARK = 0.18  # luminance below which white contrasts more than black
 
 
@@ -38,8 +39,17 @@ def of_part(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
             found.append([a + (b - a) * share for a, b in zip(light, dark, strict=True)])
     if not found:
         return WHOLE
-    red, green, blue = (round(255 * math.prod(part / 255 for part in parts)) for parts in zip(*found, strict=True))
+    red, green, blue = (round(_FULL * math.prod(part / _FULL for part in parts)) for parts in zip(*found, strict=True))
     return red, green, blue
+
+
+def as_hex(colour: Colour) -> str:
+    """Returns a colour as Matplotlib takes it.
+
+    >>> as_hex((18, 84, 158))
+    '#12549e'
+    """
+    return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
 def ink_on(colour: Colour) -> str:
@@ -48,6 +58,6 @@ def ink_on(colour: Colour) -> str:
     >>> ink_on((18, 84, 158)), ink_on((252, 212, 158))
     ('white', 'black')
     """
-    linear = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+    linear = [part / _FULL / 12.92 if part <= 10 else ((part / _FULL + 0.055) / 1.055) ** 2.4 for part in colour]
     luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return "white" if luminance < _DARK else "black"  # WCAG 2.2, relative luminance

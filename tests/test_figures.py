@@ -12,11 +12,11 @@ from runner import palette
 from runner.figures import ink, log_axis, show_last_tenth, subplots
 
 
-def ticks(metric: str, values: list[float]) -> list[float] | None:
+def ticks(values: list[float], *, rises: bool = True) -> list[float] | None:
     """Returns the ticks of a share's axis; None where it keeps its even spacing."""
     _, axes = subplots(1, 1, (5, 4))
     axes.plot(values)
-    show_last_tenth(axes, metric, values)
+    show_last_tenth(axes, values, rises=rises)
     return None if axes.get_yscale() == "linear" else sorted(axes.get_yticks())
 
 
@@ -24,7 +24,7 @@ def test_the_last_tenth_of_an_accuracy_takes_at_least_half_of_its_axis() -> None
     values = [0.1, 0.6, 0.85, 0.93, 0.97, 0.985, 1.0]
     _, axes = subplots(1, 1, (5, 4))
     axes.plot(values)
-    show_last_tenth(axes, "eval/accuracy", values)
+    show_last_tenth(axes, values, rises=True)
     low, at, high = (axes.transData.transform((0, value))[1] for value in (values[0], 0.9, 1.0))
     assert (high - at) > 0.5 * (high - low)
     places = axes.transAxes.inverted().transform(axes.transData.transform([(0, value) for value in values]))[:, 1]
@@ -36,7 +36,7 @@ def test_the_last_tenth_of_an_accuracy_takes_at_least_half_of_its_axis() -> None
 
 @pytest.mark.parametrize("top", [0.95, 0.97, 0.99, 0.9991, 1.0])
 def test_the_ticks_show_the_last_tenth(top: float) -> None:
-    found = ticks("accuracy", [0.3, 0.8, 0.92, top])
+    found = ticks([0.3, 0.8, 0.92, top])
     assert found is not None
     assert 0.9 in found
     assert len([one for one in found if one >= 0.9]) >= 2
@@ -44,17 +44,19 @@ def test_the_ticks_show_the_last_tenth(top: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "values"),
+    ("rises", "values"),
     [
-        ("loss", [0.1, 0.95]),  # no share, though its values look like one
-        ("eval/accuracy", [0.1, 0.85]),
-        ("eval/accuracy", [0.91, 0.97]),  # all of it is there already
-        ("eval/accuracy", [float("nan")]),
-        ("eval/accuracy", []),
+        (False, [0.1, 0.95]),  # a loss, though its values look like shares
+        (True, [0.1, 0.85]),
+        (True, [0.91, 0.97]),  # all of it is there already
+        (True, [0.5, 0.97, 3.0]),  # no share
+        (True, [-0.5, 0.97]),
+        (True, [float("nan")]),
+        (True, []),
     ],
 )
-def test_other_axes_stay_even(metric: str, values: list[float]) -> None:
-    assert ticks(metric, values) is None
+def test_other_axes_stay_even(rises: bool, values: list[float]) -> None:
+    assert ticks(values, rises=rises) is None
 
 
 def test_a_log_axis_has_plain_numbers() -> None:

@@ -20,7 +20,21 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 # From the commands down to what knows nothing of a run; a part imports from those below it.
 ORDER = (
     *("__main__", "cli", "run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
-    *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
+    *(
+        "engine",
+        "task",
+        "model",
+        "optim",
+        "layout",
+        "data",
+        "mesh",
+        "arrays",
+        "tracking",
+        "metrics",
+        "figures",
+        "palette",
+        "tables",
+    ),
     *("processes", "config", "host"),
 )
 # Arrows that point up all the same.

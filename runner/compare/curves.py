@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runner.compare.metrics import lower_is_better
 from runner.compare.records import RunRecord, history
 
 if TYPE_CHECKING:
@@ -21,11 +22,13 @@ class Curves:
     Attributes:
       metric: its name.
       along: what the points are counted in, in words.
+      rises: more of it is better.
       points: label of a run to its (how far, value); only of runs with two points or more.
     """
 
     metric: str
     along: str
+    rises: bool
     points: Mapping[str, Sequence[tuple[float, float]]]
 
 
@@ -45,4 +48,5 @@ def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Cu
         for label, one in found.items()
         if len(one) > 1
     }
-    return Curves(metric, "training examples" if by_examples else "training steps", points)
+    rises = not lower_is_better(metric, list(runs.values()))
+    return Curves(metric, "training examples" if by_examples else "training steps", rises, points)

@@ -14,6 +14,7 @@ from matplotlib.ticker import StrMethodFormatter
 from runner import palette
 from runner.compare.curves import Curves
 from runner.compare.lines import Line, Stat, as_number
+from runner.compare.metrics import lower_is_better
 from runner.config.names import short_keys, varied_name
 from runner.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
 
@@ -64,7 +65,7 @@ def curves(path: Path, drawn: Curves, colours: Mapping[str, str]) -> None:
     values = [value for points in drawn.points.values() for _, value in points]
     if "loss" in drawn.metric and all(value > 0 for value in values):
         log_axis(axes)
-    show_last_tenth(axes, drawn.metric, values)
+    show_last_tenth(axes, values, rises=drawn.rises)
     axes.grid(alpha=0.25)
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda at: at < min(len(grey), 1))  # the others last
@@ -117,7 +118,8 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
     _name_ticks(axes, ticks, place, numeric=numeric)
     axes.set_xlabel(key)
     axes.set_title(f"{metric} by {short_keys([key])[key]}")
-    show_last_tenth(axes, metric, [found.mean for points in series.values() for _, found in points])
+    rises = not lower_is_better(metric, [record for line in lines for record in line.records])
+    show_last_tenth(axes, [found.mean for points in series.values() for _, found in points], rises=rises)
     axes.grid(alpha=0.25)
     if len(series) > 1:
         _legend(axes, *axes.get_legend_handles_labels())

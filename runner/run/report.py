@@ -16,6 +16,7 @@ from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
+from runner.metrics import MAXIMIZE
 from runner.processes.team import current
 from runner.task import namespace
 from runner.task.base import Evaluation, Task
@@ -78,11 +79,12 @@ def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
     config, result, splits = outcome.config, outcome.result, outcome.splits
     steps, past = lengths.epoch_steps(config, splits.train.size), result.history.past
     reported = splits.train.task.report(result.reported, splits.reported.source, splits.reported_name)
+    rising = [name for name, better in splits.train.task.directions.items() if better == MAXIMIZE]
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
     files: dict[str, Callable[[Path], object]] = {}
     if plots.has_curves(past.train, past.evaluations):
         files["curves.png"] = lambda path: plots.curves(
-            path, past.train, past.evaluations, steps, splits.selecting_name
+            path, past.train, past.evaluations, steps, splits.selecting_name, rising
         )
     files |= {**reported.files, "summary.json": lambda path: path.write_text(summary)}
     if isinstance(outcome.engine, ShowsPieces):

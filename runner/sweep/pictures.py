@@ -79,7 +79,7 @@ def history(path: Path, trials: Sequence[FrozenTrial], metric: str, *, maximize:
         axes.plot(*zip(*pruned, strict=True), "x", color="#7A7A7A", label="ended early, its last value", ms=6)
     axes.set(xlabel="trial", title=f"{metric} ({'more' if maximize else 'less'} is better)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    show_last_tenth(axes, metric, [value for _, value in (*done, *pruned)])
+    show_last_tenth(axes, [value for _, value in (*done, *pruned)], rises=maximize)
     axes.grid(alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     save(figure, path)

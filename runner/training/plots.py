@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ def curves(
     evaluations: Sequence[tuple[int, Evaluation]],
     steps_per_epoch: int,
     evaluated: str = "test",
+    rising: Collection[str] = (),
 ) -> None:
     """Draws every metric by epoch, for training steps and for evaluations.
 
@@ -43,6 +44,7 @@ def curves(
       evaluations: (step, metrics).
       steps_per_epoch: training steps an epoch.
       evaluated: what evaluations are on, in a word.
+      rising: the metrics of which more is better.
     """
     first = [*(means for _, means in train[:1]), *(one.metrics for _, one in evaluations[:1])]
     names = list(dict.fromkeys(name for metrics in first for name in metrics))
@@ -67,7 +69,7 @@ def curves(
         values = [value for _, value in steps]
         if name == LOSS and values and 0 < _LOG_FROM * min(values) < max(values):
             log_axis(axes)
-        show_last_tenth(axes, name, [value for _, value in (*steps, *means, *tests)])
+        show_last_tenth(axes, [value for _, value in (*steps, *means, *tests)], rises=name in rising)
     for axes in flat[len(names) :]:
         axes.axis("off")
     if names:
@@ -142,8 +144,9 @@ def _draw_view(panel: Axes, pieces: Pieces, dims: tuple[int, int], axes: Mapping
         width, height = columns[1] - columns[0], rows[1] - rows[0]
         place = _shared_place(devices, axes) if len(held) > 1 else {}
         face = palette.of_part(axes, place)
-        colour = tuple(part / 255 for part in face)
-        panel.add_patch(Rectangle((columns[0], rows[0]), width, height, facecolor=colour, edgecolor="white", lw=2))
+        panel.add_patch(
+            Rectangle((columns[0], rows[0]), width, height, facecolor=palette.as_hex(face), edgecolor="white", lw=2)
+        )
         at = ", ".join(f"{axis} {number}" for axis, number in place.items())
         label = f"device{'s' if len(devices) > 1 else ''} {_numbers(devices)}" + (f"\n{at}" if at else "")
         middle = (columns[0] + width / 2, rows[0] + height / 2)

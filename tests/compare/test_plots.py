@@ -75,7 +75,7 @@ def test_a_run_has_one_colour_in_every_picture_and_only_the_best_are_named(drawn
     assert len({colours[label] for label in labels[:7]}) == 7
     for left_out in (labels[0], labels[4]):
         points = {label: [(1, 0.5), (2, 0.4)] for label in labels if label != left_out}
-        plots.curves(Path("x.png"), curves.Curves("eval/loss", "training steps", points), colours)
+        plots.curves(Path("x.png"), curves.Curves("eval/loss", "training steps", False, points), colours)
         named = {line.get_label(): line.get_color() for line in drawn.axes.lines}
         assert all(named[label] == colours[label] for label in labels[:7] if label != left_out)
         assert named["3 others"] == palette.OTHER
@@ -85,7 +85,7 @@ def test_a_run_has_one_colour_in_every_picture_and_only_the_best_are_named(drawn
 
 def test_two_curves_on_each_other_are_both_seen(drawn: Drawn) -> None:
     same = [(1, 0.5), (2, 0.4)]
-    plots.curves(Path("x.png"), curves.Curves("eval/loss", "", {"a": same, "b": same}), plots.looks(["a", "b"]))
+    plots.curves(Path("x.png"), curves.Curves("eval/loss", "", False, {"a": same, "b": same}), plots.looks(["a", "b"]))
     first, second = drawn.axes.lines
     assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
     assert first.get_linewidth() == second.get_linewidth(), "a width says nothing"
