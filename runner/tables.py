@@ -81,7 +81,7 @@ def broken(text: str, room: int, words: re.Pattern[str] = _WORD) -> str:
     r"""Returns a text in lines that fit; a word that does not fit is left whole.
 
     >>> broken("encoder/block_0/attention", 16)
-    'encoder/block_0/\\n  attention'
+    'encoder/block_0/\n  attention'
     """
     lines = [""]
     indent = "" if words is _HEADING else "  " + " " * (len(text) - len(text.lstrip()))
