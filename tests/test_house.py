@@ -22,6 +22,7 @@ ORDER = (
     *("__main__", "notebook", "runs", "init", "cli"),
     *("run", "advise", "export", "evaluate", "verify", "plan", "sweep", "compare", "training"),
     *("engine", "task", "model", "optim", "layout", "data", "mesh", "arrays", "tracking", "metrics", "figures"),
+    *("palette", "tables"),
     *("processes", "config", "host"),
 )
 # Arrows that point up all the same.

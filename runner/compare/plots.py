@@ -5,57 +5,86 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
 
+from runner import palette
+from runner.compare.curves import Curves
 from runner.compare.lines import Line, Stat, as_number
+from runner.compare.metrics import lower_is_better
 from runner.config.names import short_keys, varied_name
-from runner.figures import save, subplots
+from runner.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
 
-_MOST_CURVES = 20
-_MOST_SERIES = 10
+_MOST_SERIES = len(palette.SERIES)  # that are told apart by colour
 _MOST_TICKS = 8
+_FEW_POINTS = 12  # of a curve, from which on they need no marker
 _LOG_RATIO = 8.0  # keys whose values span more than this are drawn on a log axis
+_DASHES = ("solid", (0, (4, 3)))  # in turn, so that of two curves on each other both are seen
+_DODGE = 0.07  # between the points of two series at one word of the x axis
 
 
-def curves(path: Path, metric: str, histories: Mapping[str, Sequence[tuple[int, float]]]) -> None:
-    """Draws a metric by step, one curve a run.
+def looks(labels: Sequence[str]) -> dict[str, str]:
+    """Returns a colour for each of some runs, which it has in every picture of them.
+
+    Args:
+      labels: of the runs, best first; those behind the seventh are grey, since no more colours are told apart.
+    """
+    colours = [*palette.SERIES, *(palette.OTHER for _ in labels[_MOST_SERIES:])]
+    return dict(zip(labels, colours, strict=False))
+
+
+def curves(path: Path, drawn: Curves, colours: Mapping[str, str]) -> None:
+    """Draws a metric by steps or examples, one curve a run.
 
     Args:
       path: PNG file to write.
-      metric: its name.
-      histories: a run's label to its (step, value) points.
+      drawn: at least one curve.
+      colours: label of a run to its colour, best first; the grey ones are not named.
     """
     figure, axes = subplots(1, 1, figsize=(8.5, 4.6))
-    shown = dict(list(histories.items())[:_MOST_CURVES])
-    colours = _colours(len(shown))
-    for index, (colour, (label, points)) in enumerate(zip(colours, shown.items(), strict=True)):
-        steps, values = [step for step, _ in points], [value for _, value in points]
-        marker = "o" if len(points) < 12 else None
-        axes.plot(steps, values, color=colour, lw=_width(index, len(shown)), marker=marker, ms=4, label=label)
-    axes.set_xlabel("training step")
-    left_out = len(histories) - len(shown)
-    axes.set_title(metric + (f" (the first {_MOST_CURVES} of {len(histories)} runs)" if left_out else ""))
-    if "loss" in metric and all(value > 0 for points in shown.values() for _, value in points):
-        axes.set_yscale("log")
+    grey = [label for label in colours if label in drawn.points and colours[label] == palette.OTHER]
+    named = [label for label in colours if label in drawn.points and label not in grey]
+    for index, label in enumerate(grey):
+        others = f"{len(grey)} others" if index == 0 else None
+        axes.plot(*zip(*drawn.points[label], strict=True), color=palette.OTHER, lw=0.8, label=others, zorder=1)
+    for index, label in enumerate(named):
+        points = drawn.points[label]
+        marker = "o" if len(points) < _FEW_POINTS else None
+        dashes: Any = _DASHES[index % len(_DASHES)]
+        axes.plot(
+            *zip(*points, strict=True), color=colours[label], lw=1.8, linestyle=dashes, marker=marker, ms=4,
+            label=label, zorder=2,
+        )  # fmt: skip
+    axes.set_xlabel(drawn.along)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.get_major_locator().set_params(integer=True, nbins=8)
+    axes.set_title(drawn.metric)
+    values = [value for points in drawn.points.values() for _, value in points]
+    if "loss" in drawn.metric and all(value > 0 for value in values):
+        log_axis(axes)
+    show_last_tenth(axes, values, rises=drawn.rises)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda at: at < min(len(grey), 1))  # the others last
+    _legend(axes, [handles[at] for at in order], [labels[at] for at in order])
     save(figure, path)
 
 
-def against(path: Path, metric: str, key: str, lines: Sequence[Line]) -> None:
-    """Draws a metric against one key; lines that share the other keys are joined.
+def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related: bool = True) -> None:
+    """Draws a metric against one key; lines that share the other keys are joined where the key is a number.
 
     Args:
       path: PNG file to write.
       metric: its name.
       key: one of the lines' keys.
       lines: those without the metric are left out.
+      related: false of a search's trials: they are points, whatever keys they happen to share.
     """
     series: dict[str, list[tuple[str, Stat]]] = {}
-    crowded = len({_rest(line, key) for line in lines}) > _MOST_SERIES  # as of a search: points without names
+    crowded = not related or len({_rest(line, key) for line in lines}) > _MOST_SERIES
     for line in lines:
         found = line.metrics.get(metric)
         if found is not None and math.isfinite(found.mean) and key in line.values:
@@ -71,24 +100,34 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line]) -> None:
     for index, (label, points) in enumerate(series.items()):
         points.sort(key=lambda point: place[point[0]])
         errors = [found.deviation for _, found in points]
+        aside = 0.0 if numeric else _DODGE * (index - (len(series) - 1) / 2)
         axes.errorbar(
-            [place[text] for text, _ in points],
+            [place[text] + aside for text, _ in points],
             [found.mean for _, found in points],
             yerr=errors if any(errors) else None,
-            color=_colours(len(series))[index],
+            color=palette.SERIES[index],
             marker="o",
-            lw=0 if crowded else _width(index, len(series)) if numeric else 0.8,
-            ms=6 + 5 * (1 - index / len(series)),
+            lw=1.6 if numeric and not crowded else 0,
+            elinewidth=1.2,
+            linestyle=_DASHES[index % len(_DASHES)],
+            alpha=0.7 if crowded else 1.0,
+            ms=6,
             capsize=3,
             label=label or None,
         )
     _name_ticks(axes, ticks, place, numeric=numeric)
     axes.set_xlabel(key)
     axes.set_title(f"{metric} by {short_keys([key])[key]}")
+    rises = not lower_is_better(metric, [record for line in lines for record in line.records])
+    show_last_tenth(axes, [found.mean for points in series.values() for _, found in points], rises=rises)
     axes.grid(alpha=0.25)
     if len(series) > 1:
-        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        _legend(axes, *axes.get_legend_handles_labels())
     save(figure, path)
+
+
+def _legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    axes.legend(handles, labels, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
 def _rest(line: Line, key: str) -> str:
@@ -119,20 +158,13 @@ def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) 
     axes.set_yticks(range(len(down)), down)
     axes.set_xlabel(keys[1])
     axes.set_ylabel(keys[0])
-    finite = grid[np.isfinite(grid)]
-    middle = float((finite.min() + finite.max()) / 2) if len(finite) else 0.0
     for row in range(len(down)):
         for column in range(len(across)):
             number = grid[row, column]
             text = "-" if math.isnan(number) else f"{number:.4g}"
-            colour = "black" if math.isnan(number) or number > middle else "white"
+            colour = "black" if math.isnan(number) else ink(image.cmap(image.norm(number)))
             axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
     save(figure, path)
-
-
-def _width(index: int, count: int) -> float:
-    """Returns a line width that falls with the index, so that a curve on another one can be seen."""
-    return 1.2 + 4.0 * (1 - index / max(count - 1, 1)) if count > 1 else 1.6
 
 
 def _name_ticks(axes: Axes, ticks: Sequence[str], place: Mapping[str, float], *, numeric: bool) -> None:
@@ -141,8 +173,9 @@ def _name_ticks(axes: Axes, ticks: Sequence[str], place: Mapping[str, float], *,
         axes.set_xscale("log")
         axes.minorticks_off()
     if not numeric or len(ticks) <= _MOST_TICKS:
-        turned = 30 if max(map(len, ticks), default=0) > 7 else 0
-        axes.set_xticks(positions, ticks, rotation=turned, ha="right" if turned else "center")
+        name_places(axes, positions, ticks)
+    if not numeric:
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
 
 
 def _ordered(values: Sequence[str]) -> list[str]:
@@ -152,9 +185,3 @@ def _ordered(values: Sequence[str]) -> list[str]:
     if any(number is None for number in numbers):
         return once
     return [text for _, text in sorted(zip(numbers, once, strict=True))]
-
-
-def _colours(count: int) -> list[tuple[float, ...]]:
-    if count <= 10:
-        return [mpl.colormaps["tab10"](index) for index in range(count)]
-    return [mpl.colormaps["viridis"](index / (count - 1)) for index in range(count)]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
 from runner.compare import metrics as named
 from runner.compare.lines import Line, Stat
 from runner.config.names import short_keys, short_value
+from runner.tables import Column, fitted
 
-_STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red", "skipped": "cyan"}
+_STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
+_ALWAYS = ("status", "verified")  # columns
 _WIDTH = 160  # of a pipe or a file
 
 
@@ -89,20 +91,27 @@ def _number(number: float) -> str:
 
 
 def console() -> Console:
-    """Returns a console that a table fits on where no terminal says how wide it is."""
+    """Returns a console that a table fits on where neither a terminal nor COLUMNS says how wide it is."""
     made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=_WIDTH)
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDTH)
 
 
-def rich_table(sheet: Sheet, title: str) -> Table:
-    """Returns the table for a terminal."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for index, name in enumerate(sheet.titles):
-        table.add_column(name, justify="right" if index in sheet.numeric else "left", overflow="fold")
-    for index, row in enumerate(sheet.rows):
-        cells = [Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row]
-        table.add_row(*cells, style="bold" if index == sheet.best else "")
-    return table
+def rich_table(sheet: Sheet, title: str, width: int) -> Group:
+    """Returns the table for a terminal of that many columns; where they are too few, the last metrics go first."""
+    columns = [
+        Column(name, index in sheet.numeric, _drop(sheet, index, name)) for index, name in enumerate(sheet.titles)
+    ]
+    rows = [[Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row] for row in sheet.rows]
+    styles = ["bold" if index == sheet.best else "" for index in range(len(rows))]
+    return fitted(columns, rows, width, title=title, styles=styles)
+
+
+def _drop(sheet: Sheet, index: int, name: str) -> int:
+    """Returns how soon a column goes: metrics from the right, all but the first; then keys, all but the first."""
+    if index in sheet.numeric:
+        after = index - min(sheet.numeric)
+        return len(sheet.titles) + after if after else 0
+    return index if index > 1 and name not in _ALWAYS else 0
 
 
 def to_csv(sheet: Sheet) -> str:

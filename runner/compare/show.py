@@ -11,10 +11,10 @@ from pathlib import Path
 from mlflow import MlflowClient
 
 from runner.cli.app import EXIT_DONE, EXIT_FAILED
+from runner.compare import curves, metrics, plots, render
 from runner.compare import diff as differences
-from runner.compare import metrics, plots, render
 from runner.compare.lines import Line, make_lines, sort_lines, varying
-from runner.compare.records import Filter, RunRecord, from_run, history, load
+from runner.compare.records import Filter, RunRecord, from_run, load
 from runner.config.names import short_keys, varied_name
 from runner.config.schema import TrackingConfig
 from runner.host import folders
@@ -54,7 +54,8 @@ def compare(options: argparse.Namespace) -> int:
     extra = {"status": [line.status for line in lines]} if len({line.status for line in lines}) > 1 else {}
     newest = {"run": [line.records[-1].run_id[:8] for line in lines]}
     sheet = render.sheet_of(lines, options.show or metrics.columns(records, metric), lead=newest, extra=extra)
-    render.console().print(render.rich_table(sheet, _title(records, lines)))
+    console = render.console()
+    console.print(render.rich_table(sheet, _title(records, lines), console.width))
     if options.out:
         folders.claim("--out", options.out)
         (options.out / "table.csv").write_text(render.to_csv(sheet))
@@ -77,11 +78,13 @@ def _title(records: Sequence[RunRecord], lines: Sequence[Line]) -> str:
 def _plots(client: MlflowClient, folder: Path, metric: str, lines: Sequence[Line]) -> list[str]:
     keys = list(dict.fromkeys(key for line in lines for key in line.values))
     word, written = metric.replace("/", "_"), []
+    runs = {_label(line): line.records[-1] for line in lines}
+    colours = plots.looks(list(runs))
     for name in dict.fromkeys((metric, "train/loss")):
-        found = {_label(line): history(client, line.records[-1].run_id, name) for line in lines}
-        if any(found.values()):
+        found = curves.read(client, runs, name)
+        if found.points:
             written.append(f"{name.replace('/', '_')}_curves.png")
-            plots.curves(folder / written[-1], name, {label: points for label, points in found.items() if points})
+            plots.curves(folder / written[-1], found, colours)
     for key, short in short_keys(keys).items():
         written.append(f"{word}_by_{short}.png")
         plots.against(folder / written[-1], metric, key, lines)
@@ -112,13 +115,14 @@ def diff(options: argparse.Namespace) -> int:
         "results": differences.metric_diff(first, second),
         "plan": differences.plan_diff(store.client, first, second),
     }
+    console = render.console()
     for name, sheet in sheets.items():
         if sheet is None:
             print("plan: not both runs have one")
         elif not sheet.rows:
             print(f"{name}: equal")
         else:
-            render.console().print(render.rich_table(sheet, f"{name}: {len(sheet.rows)} differ"))
+            console.print(render.rich_table(sheet, f"{name}: {len(sheet.rows)} differ", console.width))
     if options.out:
         folders.claim("--out", options.out)
         parts = [render.to_markdown(sheet) for sheet in sheets.values() if sheet is not None and sheet.rows]

@@ -18,7 +18,7 @@ from runner.plan.files import table_markdown, write_files
 from runner.plan.table import plan_console, rich_table, show
 from runner.sweep.state import Sweep
 
-_COLUMNS = 3  # plans side by side on a terminal
+_FIRST, _PLAN = 24, 26  # columns of a terminal that the first column and a plan take, several side by side
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -38,8 +38,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 def compare(sweep: Sweep) -> None:
     """Prints the jobs' plans side by side and writes compare.md into the sweep's folder."""
     console, path, jobs = plan_console(), sweep.folder / "compare.md", sweep.ledger.jobs
-    for start in range(0, len(jobs), _COLUMNS):
-        console.print(rich_table(comparison(jobs, slice(start, start + _COLUMNS)), console.width))
+    count = max((console.width - _FIRST) // _PLAN, 1)
+    for start in range(0, len(jobs), count):
+        console.print(rich_table(comparison(jobs, slice(start, start + count)), console.width))
+        console.print()
     table = comparison(jobs)
     path.write_text(f"# {table.title}\n\n{table_markdown(table)}\n")
     console.print(f"written: {path}", soft_wrap=True, markup=False)

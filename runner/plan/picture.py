@@ -1,5 +1,7 @@
 """A picture of a plan: every variable cut into its shards, coloured by the mesh coordinates that hold them.
 
+Beside each a bar as long as its bytes, to one scale; the dark part is what one device holds. Equal blocks are one.
+
 Drawn by Pillow: Matplotlib would take a third of the plan's own time.
 """
 
@@ -9,36 +11,32 @@ import functools
 import importlib.util
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from runner import mesh
+from runner import mesh, palette
+from runner.palette import Colour
 from runner.plan import rows
 from runner.plan.base import Plan, VariablePlan
+from runner.plan.fold import Fold, folded
 
 _MOST = 48  # variables drawn, the largest
 _WIDTH, _MARGIN = 1210, 16  # pixels, as all below
-_MIDDLE, _RIGHT = 545, 880  # where rectangles and numbers begin
+MIDDLE, BARS, RIGHT = 455, 690, 905  # where rectangles, bars and numbers begin
 _LINE, _GAP = 21, 13  # a line of text, what is left free between two variables
-_TALL, _WIDE = 44, 285  # the largest rectangle
+_TALL, _FLAT, _WIDE = 32, 14, 195  # a rectangle of two dims, one of one, and the width of either
+_BAR = 190  # of the variable that takes most bytes
+_INDENT = 18  # of the variables of folded blocks
 _CELL = 5  # the smallest part with an outline of its own
 _COPIES = 3  # sheets drawn behind a variable's face where more devices hold the same
 _SHEET = (5, 4)  # how far a sheet lies to the right and up
 _LEGEND = 16  # coordinates of an axis that are shown
 _TITLE, _PATH, _TEXT, _SMALL, _TINY = 18, 15, 15, 13, 10
 _INK, _GREY, _EDGE, _BACK, _COPY = (25, 25, 25), (95, 95, 95), (70, 70, 70), (160, 160, 160), (244, 244, 244)
-_EVERYWHERE = (204, 207, 212)
-# Light to dark, one pair an axis of the mesh, in its order; a part cut over two axes mixes their colours.
-_AXES = (
-    ((189, 219, 245), (18, 84, 158)),
-    ((252, 212, 158), (204, 84, 13)),
-    ((196, 232, 189), (26, 115, 51)),
-    ((219, 204, 237), (97, 43, 140)),
-)
-Colour = tuple[int, int, int]
+_WHOLE_BAR, _HELD_BAR = (214, 218, 223), (84, 91, 99)
 
 
 def draw(plan: Plan, path: Path) -> None:
@@ -48,8 +46,14 @@ def draw(plan: Plan, path: Path) -> None:
       plan: what to draw.
       path: PNG file to write.
     """
-    largest = sorted(plan.variables, key=lambda each: -each.bytes)[:_MOST]
-    shown = [_row(each) for each in plan.variables if each in largest]
+    groups = folded(plan.variables)
+    every = [(group, each) for group in groups for each in group.variables]
+    largest = sorted(every, key=lambda pair: -pair[0].count * pair[1].bytes)[:_MOST]
+    kept = {id(each) for _, each in largest}
+    shown: list[_Row] = []
+    for group in groups:
+        inside = [_row(each, group) for each in group.variables if id(each) in kept]
+        shown += [_heading(group), *inside] if group.name and inside else inside
     title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
     legend = _legend(plan)
     head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + 12 * len(legend)
@@ -57,64 +61,68 @@ def draw(plan: Plan, path: Path) -> None:
     image = Image.new("RGB", (_WIDTH, height), "white")
     canvas = ImageDraw.Draw(image)
     _head(canvas, title, legend)
-    every = len(plan.variables)
-    first = "variable" if len(shown) == every else f"variable (the {len(shown)} largest of {every})"
-    for x, text in ((_MARGIN, first), (_MIDDLE, "parts"), (_RIGHT, "a device holds")):
+    first = "variable" if len(kept) == len(every) else f"variable (the {len(kept)} largest of {len(every)})"
+    words = (first, "how it is cut, not to scale", "bytes (dark: on a device)", "a device holds")
+    for x, text in zip((_MARGIN, MIDDLE, BARS, RIGHT), words, strict=True):
         _text(canvas, x, head, text, _SMALL, _GREY)
     canvas.line((_MARGIN, head + _LINE, _WIDTH - _MARGIN, head + _LINE), fill=_BACK)
     y = head + _LINE + _GAP
+    most = max((row.times * row.variable.bytes for row in shown if row.variable), default=1)
     for row in shown:
-        _draw_row(canvas, plan, row, y)
+        _draw_row(canvas, plan, row, y, _BAR / max(most, 1))
         y += row.height
     image.save(path, compress_level=3)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A variable, and its path and form in lines that fit the column."""
+    """A variable, or the heading of equal blocks, with its words in lines that fit the column.
 
-    variable: VariablePlan
+    Attributes:
+      variable: null of a heading.
+      path: bold.
+      form: below it, in grey.
+      times: blocks that have the variable.
+      indent: pixels.
+    """
+
+    variable: VariablePlan | None
     path: Sequence[str]
-    form: Sequence[str]
+    form: Sequence[str] = ()
+    times: int = 1
+    indent: int = 0
 
     @property
     def height(self) -> int:
-        """Returns the pixels from this variable to the next."""
+        """Returns the pixels from this row to the next."""
         return _LINE * (len(self.path) + len(self.form)) + _GAP
 
 
-def _row(variable: VariablePlan) -> _Row:
-    room = _MIDDLE - 2 * _MARGIN
+def _row(variable: VariablePlan, group: Fold) -> _Row:
+    indent = _INDENT if group.name else 0
+    room = MIDDLE - 2 * _MARGIN - indent
     form = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
-    path = rows.broken(variable.path, lambda line: _length(line, _PATH, bold=True) <= room, "    ")
-    shown = [_shortened(line, room, _PATH, bold=True) for line in path]
-    return _Row(variable, shown, _wrapped(form, "  ", room, _SMALL))
+    return _Row(variable, _path(variable.path, room), _wrapped(form, "  ", room, _SMALL), group.count, indent)
 
 
-def colour(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
-    """Returns the colour of a part that lies at some coordinates: each axis's own, mixed where there are several.
+def _heading(group: Fold) -> _Row:
+    whole, held = (
+        group.count * sum(getattr(each, name) for each in group.variables) for name in ("bytes", "bytes_per_device")
+    )
+    words = f"{group.count} equal blocks, a device holds {rows.size(held)} of their {rows.size(whole)}"
+    return _Row(None, _path(group.name, MIDDLE - 2 * _MARGIN), _wrapped(words, ", ", MIDDLE - 2 * _MARGIN, _SMALL))
 
-    Args:
-      axes: the mesh's, name to size.
-      place: axis to coordinate, of the axes that cut the variable.
-    """
-    found = []
-    for index, (axis, count) in enumerate(axes.items()):
-        if axis in place:
-            light, dark = _AXES[index % len(_AXES)]
-            share = place[axis] / max(count - 1, 1)
-            found.append([a + (b - a) * share for a, b in zip(light, dark, strict=True)])
-    if not found:
-        return _EVERYWHERE
-    red, green, blue = (round(sum(part) / len(found)) for part in zip(*found, strict=True))
-    return red, green, blue
+
+def _path(path: str, room: int) -> list[str]:
+    lines = rows.broken(path, lambda line: _length(line, _PATH, bold=True) <= room, "    ")
+    return [_shortened(line, room, _PATH, bold=True) for line in lines]
 
 
 def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
     """Returns lines of (words, boxes with their numbers), as many on a line as fit."""
     entries = []
     for axis, count in plan.axes.items():
-        boxes = [(str(at), colour(plan.axes, {axis: at})) for at in range(min(count, _LEGEND))]
+        boxes = [(str(at), palette.of_part(plan.axes, {axis: at})) for at in range(min(count, _LEGEND))]
         link = f" {rows.NETWORK}" if axis in plan.crossing else ""
         entries.append((f"{axis}={count}{link}", boxes))
     mixed = "; mixed: cut over several axes" if len(plan.axes) > 1 else ""
@@ -146,28 +154,37 @@ def _head(
             start = x + _length(words, _TEXT) + 8
             for index, (number, face) in enumerate(boxes):
                 _box(canvas, start + 22 * index, y, 20, 20, face)
-                light = "white" if sum(face) < 400 else _INK
-                canvas.text((start + 22 * index + 10, y + 10), number, light, font=_font(_TINY), anchor="mm")
+                canvas.text(
+                    (start + 22 * index + 10, y + 10), number, palette.ink_on(face), font=_font(_TINY), anchor="mm"
+                )
             x += _legend_width(words, boxes)
         y += _LINE
 
 
-def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int) -> None:
-    variable = row.variable
+def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, scale: float) -> None:
+    """Draws a row; `scale` is in pixels a byte."""
+    variable, x = row.variable, _MARGIN + row.indent
     for index, line in enumerate(row.path):
-        _text(canvas, _MARGIN, y + index * _LINE, line, _PATH, bold=True)
+        _text(canvas, x, y + index * _LINE, line, _PATH, bold=True)
     for index, line in enumerate(row.form, start=len(row.path)):
-        _text(canvas, _MARGIN, y + index * _LINE, line, _SMALL, _GREY)
+        _text(canvas, x, y + index * _LINE, line, _SMALL, _GREY)
+    if variable is None:
+        return
     cut = [axis for axis in variable.spec if axis]
     parts = math.prod(plan.axes[axis] for axis in cut)
     copies = mesh.size(dict(plan.axes)) // parts
-    _shards(canvas, plan, variable, y + (row.height - _GAP) // 2, copies)
-    held = f"{rows.size(variable.bytes_per_device)} of {rows.size(variable.bytes)}"
-    _text(canvas, _RIGHT, y, held, _TEXT)
+    middle = y + (row.height - _GAP) // 2
+    _shards(canvas, plan, variable, middle, copies)
+    for share, face in ((variable.bytes, _WHOLE_BAR), (variable.bytes_per_device, _HELD_BAR)):
+        length = max(round(scale * row.times * share), 1)
+        canvas.rectangle((BARS, middle - 7, BARS + length - 1, middle + 7), fill=face)
+    times = f"{row.times} x " if row.times > 1 else ""
+    held = f"{times}{rows.size(variable.bytes_per_device)} of {rows.size(variable.bytes)}"
+    _text(canvas, RIGHT, y, held, _TEXT)
     free = "+".join(axis for axis, count in plan.axes.items() if axis not in cut and count > 1)
     words = "whole" if parts == 1 else f"one of {parts} parts"
     many = f"{words}, {copies} copies over {free}" if copies > 1 else words
-    _text(canvas, _RIGHT, y + _LINE, _shortened(many, _WIDTH - _RIGHT - _MARGIN), _SMALL, _GREY)
+    _text(canvas, RIGHT, y + _LINE, _shortened(many, _WIDTH - RIGHT - _MARGIN), _SMALL, _GREY)
 
 
 def _shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, middle: int, copies: int) -> None:
@@ -177,18 +194,17 @@ def _shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, mid
     dims = sorted(dims[: max(2, sum(axis is not None for axis in spec))])
     down, across = dims[:-1][:1], dims[-1:] if len(dims) < 3 else dims[1:]
     rows_, columns = (_places(plan, [spec[d] for d in chosen]) for chosen in (down, across))
-    height = _extent([shape[d] for d in down], len(rows_), _TALL)
-    width = _extent([shape[d] for d in across], len(columns), _WIDE)
+    height, width = _TALL if down else _FLAT, _WIDE
     top = middle - height // 2
     for sheet in reversed(range(1, min(copies, _COPIES + 1))):
-        _box(canvas, _MIDDLE + _SHEET[0] * sheet, top - _SHEET[1] * sheet, width, height, _COPY, edge=_BACK)
+        _box(canvas, MIDDLE + _SHEET[0] * sheet, top - _SHEET[1] * sheet, width, height, _COPY, edge=_BACK)
     for (i, one), (j, other) in itertools.product(enumerate(rows_), enumerate(columns)):
-        x, y = (_MIDDLE + j * width // len(columns), top + i * height // len(rows_))
-        right, bottom = _MIDDLE + (j + 1) * width // len(columns), top + (i + 1) * height // len(rows_)
+        x, y = (MIDDLE + j * width // len(columns), top + i * height // len(rows_))
+        right, bottom = MIDDLE + (j + 1) * width // len(columns), top + (i + 1) * height // len(rows_)
         inner = min(right - x, bottom - y) >= _CELL or len(rows_) * len(columns) == 1
-        face = colour(plan.axes, one | other)
+        face = palette.of_part(plan.axes, one | other)
         _box(canvas, x, y, right - x, bottom - y, face, edge=_EDGE if inner else face)
-    canvas.rectangle((_MIDDLE, top, _MIDDLE + width, top + height), outline=_EDGE)
+    canvas.rectangle((MIDDLE, top, MIDDLE + width, top + height), outline=_EDGE)
 
 
 def _places(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
@@ -196,14 +212,6 @@ def _places(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
     named = [axis for axis in axes if axis]
     every = itertools.product(*(range(plan.axes[axis]) for axis in named))
     return [dict(zip(named, place, strict=True)) for place in every]
-
-
-def _extent(dims: Sequence[int], parts: int, most: int) -> int:
-    """Returns pixels for dims: by their logarithm, so that 10 and 4,096 are both seen, and more for many parts."""
-    if not dims:
-        return 12
-    share = max(0.15, min(1.0, math.log2(math.prod(dims) + 1) / 12))
-    return min(max(round(most * share), _CELL * parts), most)
 
 
 def _box(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner import mesh
-from runner.plan.base import Plan, Traffic
+from runner.plan.base import Plan, Traffic, VariablePlan
+from runner.plan.fold import Fold, folded
 
 _LARGEST = 3  # layers listed by what their outputs take of a device
 WHOLE = "replicated"
@@ -89,26 +90,43 @@ def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
     return lines
 
 
-def variables(plan: Plan) -> Rows:
-    """Returns every variable's place, and what a device holds and communicates of it in a step."""
+def variables(plan: Plan, *, fold: bool = False) -> Rows:
+    """Returns every variable's place, and what a device holds and communicates of it in a step.
+
+    Args:
+      plan: of the run.
+      fold: equal blocks that follow each other are one, headed by the sums over all of them.
+    """
     kinds = sorted({each.dtype for each in plan.variables})
     alike = len(kinds) == 1  # then the title says it, and the column's room goes to the others
-    rows = [
-        (
-            each.path,
-            dims(each.shape),
-            *([] if alike else [each.dtype]),
-            each.rule.removeprefix("layout/") or NO_RULE,
-            spec_words(each.spec),
-            size(each.bytes),
-            size(each.bytes_per_device),
-            size(each.moved_bytes) if each.moved_bytes else "-",
-        )
-        for each in plan.variables
-    ]
+    rows: list[tuple[str, ...]] = []
+    groups = folded(plan.variables) if fold else [Fold("", 1, (each,)) for each in plan.variables]
+    for group in groups:
+        if group.name:
+            rows.append((group.name, "", *([] if alike else [""]), "", "", *_bytes(group.variables, group.count)))
+        rows += [
+            (
+                f"{'  ' if group.name else ''}{each.path}",
+                dims(each.shape),
+                *([] if alike else [each.dtype]),
+                each.rule.removeprefix("layout/") or NO_RULE,
+                spec_words(each.spec),
+                *_bytes([each]),
+            )
+            for each in group.variables
+        ]
     left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec")
     title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
+    title_ += "; of equal blocks the sum, then one of them" if any(group.name for group in groups) else ""
     return Rows(title_, (*left, "bytes", "a device", "moved"), 3, tuple(rows))
+
+
+def _bytes(variables: Sequence[VariablePlan], times: int = 1) -> tuple[str, str, str]:
+    """Returns what variables take, what a device holds of them, and what a step moves."""
+    whole, held, moved = (
+        times * sum(getattr(each, name) for each in variables) for name in ("bytes", "bytes_per_device", "moved_bytes")
+    )
+    return size(whole), size(held), size(moved) if moved else "-"
 
 
 def totals(plan: Plan) -> Rows:

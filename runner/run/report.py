@@ -16,6 +16,7 @@ from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
+from runner.metrics import MAXIMIZE
 from runner.processes.team import current
 from runner.task import namespace
 from runner.task.base import Evaluation, Task
@@ -78,32 +79,34 @@ def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
     config, result, splits = outcome.config, outcome.result, outcome.splits
     steps, past = lengths.epoch_steps(config, splits.train.size), result.history.past
     reported = splits.train.task.report(result.reported, splits.reported.source, splits.reported_name)
+    rising = [name for name, better in splits.train.task.directions.items() if better == MAXIMIZE]
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
-    files: dict[str, Callable[[Path], object]] = {
-        "curves.png": lambda path: plots.curves(path, past.train, past.evaluations, steps, splits.selecting_name),
-        **reported.files,
-        "summary.json": lambda path: path.write_text(summary),
-    }
+    files: dict[str, Callable[[Path], object]] = {}
+    if plots.has_curves(past.train, past.evaluations):
+        files["curves.png"] = lambda path: plots.curves(
+            path, past.train, past.evaluations, steps, splits.selecting_name, rising
+        )
+    files |= {**reported.files, "summary.json": lambda path: path.write_text(summary)}
     if isinstance(outcome.engine, ShowsPieces):
         pieces, parts = outcome.engine.input_pieces(), config.trainer.accumulate_steps
         size = config.dataset.batch_size // parts
         of = "a batch" if parts == 1 else "a part of a batch"
         title = f"{of}, {size} examples, on mesh {mesh.describe(config.mesh.axes)}"
-        specs = splits.train.task.input_specs()
-        files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, title)
+        specs, axes = splits.train.task.input_specs(), config.mesh.axes
+        files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, axes, title)
     return files
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:
     result, meter = outcome.result, outcome.result.meter
-    rate = meter.steps_per_second
+    rate = meter.steps_per_second if meter.tells else None
     found: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
         "ended": result.ended,
-        "steps_per_second": rate,
-        "step_ms": 1000.0 / rate if rate else 0.0,
-        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / max(meter.steps, 1),
+        "steps_per_second": rate,  # null, as the two below, where too few steps were measured
+        "step_ms": 1000.0 / rate if rate else None,
+        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.tells else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilisation": outcome.used,  # of plan.gflops; null where that is not set
@@ -123,9 +126,10 @@ def show_result(outcome: Outcome, console: Console) -> None:
     rows = [
         ("mesh", mesh.describe(config.mesh.axes)),
         ("steps", f"{result.steps:,}"),
-        ("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"),
     ]
-    if used is not None:
+    if result.meter.tells:
+        rows.append(("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"))
+    if used is not None and result.meter.tells:
         rows.append(("model FLOP utilisation", f"{used:.1%} of {config.plan.gflops:,g} GFLOP/s"))
     rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
     for split, evaluation in outcome.evaluations.items():

@@ -172,7 +172,8 @@ class _Run:
             if result.steps < self.total:
                 self.console.print(result.ended, soft_wrap=True, markup=False)
             tracker.set_tags({ENDED: result.ended})
-            used = utilisation(config.plan, measures, result.meter.steps_per_second)
+            rate = result.meter.steps_per_second if result.meter.tells else 0.0
+            used = utilisation(config.plan, measures, rate) if rate else None
             speed = {"throughput/input_wait": result.meter.input_wait}
             points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
             outcome = Outcome(config, engine, splits, result, used)

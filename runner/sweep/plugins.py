@@ -191,6 +191,7 @@ class SearchSweeper(_Sweeper):
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
         assert isinstance(launcher, ProcessLauncher)
         found = search.Search(sweep, config, loader, search.Settings(**self._settings))
+        sweep.draw_search = found.draw
         launcher.run(found.trials(), found, count=found.count, report=found.metric)
 
 

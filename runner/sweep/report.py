@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from runner.compare import plots, render
+from runner.compare import curves, plots, render
 from runner.compare.lines import make_lines
 from runner.compare.metrics import directions
-from runner.compare.records import RunRecord, from_folder, from_run, history
+from runner.compare.records import RunRecord, from_folder, from_run
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.metrics import LOSS
@@ -147,7 +147,9 @@ def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
 
 
 def _show(name: str, entries: Sequence[Entry], sheet: render.Sheet) -> None:
-    render.console().print(render.rich_table(sheet, f"\n{name}"))
+    console = render.console()
+    console.print()
+    console.print(render.rich_table(sheet, name, console.width))
     for entry in entries:
         if entry.outcome.note and entry.outcome.status not in ("skipped", "pruned"):
             print(f"job {entry.job.number}, {entry.job.name}: {entry.outcome.status}: {entry.outcome.note}")
@@ -182,9 +184,11 @@ def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
     lines = make_lines(records, keys)
     for key in keys if len(done) > 1 else []:
         path = sweep.folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
-        plots.against(path, metric, key, lines)
+        plots.against(path, metric, key, lines, related=sweep.draw_search is None)
         written.append(path)
-    if (
+    if sweep.draw_search is not None:
+        written += sweep.draw_search(sweep.folder)
+    elif (
         len(keys) == 2
         and len(done) > 1
         and all(len({line.values[key] for line in lines}) <= _MOST_TICKS for key in keys)
@@ -192,7 +196,7 @@ def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
         path = sweep.folder / f"{metric.replace('/', '_')}_heat.png"
         plots.heat(path, metric, (keys[0], keys[1]), lines)
         written.append(path)
-    return written + _curves(sweep, entries)
+    return written + _curves(sweep, entries, done)
 
 
 def _named(entry: Entry) -> RunRecord:
@@ -201,20 +205,22 @@ def _named(entry: Entry) -> RunRecord:
     return replace(entry.record, tags=varied_tags(entry.job.varied))
 
 
-def _curves(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
+def _curves(sweep: Sweep, entries: Sequence[Entry], done: Sequence[Entry]) -> list[Path]:
+    """Draws the losses, the jobs with the best results in colours; `done` has those that were judged."""
     written: list[Path] = []
     if sweep.parent is None:
         return written
+    metric, maximize = sweep.settings.metric, sweep.direction == "maximize"
+    result = {entry.job.name: entry.record.metrics[metric] for entry in done if entry.record is not None}
+    worst = -math.inf if maximize else math.inf
+    ranked = {name: value if math.isfinite(value) else worst for name, value in result.items()}
+    runs = {entry.job.name: entry.record for entry in entries if entry.record is not None}
+    colours = plots.looks(sorted(runs, key=lambda name: ranked.get(name, worst), reverse=maximize))
     for metric in _CURVES:
-        client = sweep.parent.store.client
-        found = {
-            entry.job.name: history(client, entry.record.run_id, metric)
-            for entry in entries
-            if entry.record is not None and metric in entry.record.metrics
-        }
-        if found:
+        found = curves.read(sweep.parent.store.client, runs, metric)
+        if found.points:
             path = sweep.folder / f"{metric.replace('/', '_')}_curves.png"
-            plots.curves(path, metric, found)
+            plots.curves(path, found, colours)
             written.append(path)
     return written
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from hydra.core.config_loader import ConfigLoader
@@ -17,11 +17,17 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 
 from runner.config.secrets import STUDIES, reveal
+from runner.host.late import late
 from runner.sweep.jobs import Job, JobStatus, Outcome
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.space import distribution
 from runner.sweep.state import Sweep, arguments_of, own_overrides
 from runner.tracking.location import sqlite_path
+
+if TYPE_CHECKING:
+    from runner.sweep import pictures
+else:
+    pictures = late("runner.sweep.pictures")
 
 _INTERRUPTED = "interrupted"  # user attribute of a trial that had no fair chance; it is tried again
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -123,6 +129,10 @@ class Search:
         """Tells the study and the sweep how a trial ended."""
         self._sweep.ended(job, outcome)
         self._tell(self._open[job.number], job, outcome)
+
+    def draw(self, folder: Path) -> list[Path]:
+        """Draws the search into a folder, and returns the pictures' paths."""
+        return pictures.draw(self._study, folder, self.metric)
 
     def _tell(self, trial: optuna.Trial, job: Job, outcome: Outcome) -> None:
         del self._open[trial.number]

@@ -101,6 +101,7 @@ class Sweep:
         self.ledger = Ledger()
         self._meanwhile = meanwhile
         self.before: dict[int, Run] = {}  # MLflow runs of jobs that were done before
+        self.draw_search: Callable[[Path], list[Path]] | None = None  # a search's own pictures
         self.stop = signals.current()
         self._parent: Parent | None = None
         self._opening: threading.Thread | None = None

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.ticker import PercentFormatter
 
+from runner import palette
 from runner.data.base import Array
-from runner.figures import save, subplots
+from runner.figures import ink, save, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +23,10 @@ _LONGEST_NAME = 17  # characters of a class's name below an image
 _MOST_BARS = 30  # labels that are shown
 _MOST_PANELS = 6  # columns of a target that are shown
 _MOST_POINTS = 2000  # that are drawn one by one; of more, their density
-_RED, _BLUE, _GREY = "#c23b22", "#33658a", "#bccde0"
+_MOST_LISTED = 24  # errors that are written beside a matrix without names
+_RED, _BLUE, _GREY = palette.EVALUATED, palette.TRAIN, palette.TRAIN_STEPS
+_RIGHT = "#DDE7EF"  # what is right, behind errors from pale to dark
+_ERRORS = LinearSegmentedColormap.from_list("errors", ("#FDDCC8", "#F0813F", "#A63603"))
 
 
 def wrong(path: Path, images: Array, captions: Sequence[tuple[str, str]], title: str, total: int) -> None:
@@ -69,7 +75,10 @@ def short(name: str) -> str:
 
 
 def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str = "test") -> None:
-    """Draws the confusion matrix.
+    """Draws the confusion matrix: errors by their share of the label's examples, what is right in one pale colour.
+
+    Colours reach up to the most frequent error, not to 1: beside a diagonal of 97 in 100 no error would be seen. Of
+    more classes than have room for a name, the most frequent errors are written beside the matrix.
 
     Args:
       path: PNG file to write.
@@ -77,26 +86,53 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
       class_names: C names.
       split: the split's name, for the title.
     """
-    count = len(matrix)
-    size = min(14.0, 3.5 + 0.5 * count)
+    count, named = len(matrix), len(matrix) <= _MOST_LABELLED
+    size = 3.5 + 0.56 * count if named else min(max(0.1 * count, 7.5), 13.0)
     figure, axes = subplots(1, 1, figsize=(size, size * 0.92))
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axes, fraction=0.046, label="share of the label's examples")
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("label")
-    right = np.trace(matrix) / max(matrix.sum(), 1)
-    axes.set_title(f"{split} examples by label and prediction, {right:.2%} right")
-    if count <= _MOST_LABELLED:
-        names = list(map(short, class_names))
-        turned = 45 if max(map(len, names)) > 3 else 0
-        axes.set_xticks(range(count), names, rotation=turned, ha="right" if turned else "center")
-        axes.set_yticks(range(count), names)
+    errors = np.where(np.eye(count, dtype=bool) | (matrix == 0), np.nan, shares)
+    most = float(np.nanmax(errors, initial=0.0))
+    axes.imshow(np.where(np.eye(count, dtype=bool), 0.0, np.nan), cmap=ListedColormap([_RIGHT]), zorder=1)
+    image = axes.imshow(errors, cmap=_ERRORS, vmin=0, vmax=most or 1.0, zorder=2)
+    if most:
+        share = PercentFormatter(1.0, decimals=None)
+        where, label = "right" if named else "bottom", "errors, of the label's examples"
+        figure.colorbar(image, ax=axes, fraction=0.046, location=where, label=label, format=share)
+    right, whole = int(np.trace(matrix)), int(matrix.sum())
+    axes.set(xlabel="predicted", ylabel="label")
+    axes.set_title(f"{whole - right:,} of {whole:,} {split} examples are wrong, {right / max(whole, 1):.2%} right")
+    if named:
+        _name_classes(axes, list(map(short, class_names)))
         for row, column in zip(*np.nonzero(matrix), strict=True):
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            text = str(matrix[row, column])
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
+            colour = "black" if row == column else ink(image.cmap(image.norm(shares[row, column])))
+            text = f"{matrix[row, column]:,}" + (f"\n{shares[row, column]:.1%}" if row == column else "")
+            weight = "normal" if row == column else "bold"
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour, weight=weight, zorder=3)
+    else:
+        _list_errors(axes, np.where(np.eye(count, dtype=bool), 0, matrix), class_names)
     save(figure, path)
+
+
+def _name_classes(axes: Axes, names: Sequence[str]) -> None:
+    """Names rows and columns, with thin lines between them."""
+    turned = 45 if max(map(len, names)) > 3 else 0
+    axes.set_xticks(range(len(names)), names, rotation=turned, ha="right" if turned else "center")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(np.arange(0.5, len(names) - 1), minor=True)
+    axes.set_yticks(np.arange(0.5, len(names) - 1), minor=True)
+    axes.grid(which="minor", color="#E4E4E4", lw=0.6, zorder=0)
+    axes.tick_params(which="minor", length=0)
+
+
+def _list_errors(axes: Axes, wrong: Array, class_names: Sequence[str]) -> None:
+    """Writes the most frequent errors, the label and what was predicted."""
+    places = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_LISTED]
+    pairs = [divmod(int(place), len(wrong)) for place in places if wrong.flat[place]]
+    lines = [
+        f"{wrong[pair]:,}: {short(class_names[pair[0]])} taken for {short(class_names[pair[1]])}" for pair in pairs
+    ]
+    text = "\n".join(["most frequent errors", *lines] if lines else [])
+    axes.text(1.04, 1.0, text, fontsize=9, va="top", linespacing=1.6, transform=axes.transAxes)
 
 
 def labels(

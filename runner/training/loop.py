@@ -293,8 +293,8 @@ def _train_epoch(run: _Run, epoch: int) -> None:
                 hooks.saver.save_if_due(run.step, history)
     history.drain()
     run.meter.waited()
-    # Logged at least once an epoch, however short it is; not twice at its last step.
-    history.add_rate(run.step, run.meter.steps_per_second)
+    # Logged once an epoch at least, but not of a run's first calls, which compile; not twice at its last step.
+    history.add_rate(run.step, run.meter.steps_per_second if run.meter.steps else 0.0)
 
 
 def _go_back(run: _Run, error: NotFiniteError) -> None:

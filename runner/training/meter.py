@@ -12,6 +12,7 @@ Item = TypeVar("Item")
 
 _CALLS_A_RATE = 5
 _WARM_UP_CALLS = 3  # compilation, and calls sized before their time was known
+_FEWEST = 10  # measured steps below which a rate says nothing
 
 
 @dataclass
@@ -89,6 +90,11 @@ class Meter:
     def input_wait(self) -> float:
         """Share of the measured time in which the devices' next examples were not there yet, from 0 to 1."""
         return min(self.input_seconds / self.seconds, 1.0) if self.seconds else 0.0
+
+    @property
+    def tells(self) -> bool:
+        """Whether enough steps were measured for a rate that means something."""
+        return self.steps >= _FEWEST
 
     @property
     def steps_per_second(self) -> float:

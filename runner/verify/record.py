@@ -97,7 +97,7 @@ def verify_recorded(
     proven = report.outcome == "proven"
     tracker.set_tags({"runner.verified": str(proven).lower(), "runner.verdict": report.outcome})
     tracker.log_metrics(0, report.metrics())
-    console.print(report.table())
+    console.print(report.table(console.width))
     console.print(report.basis(), soft_wrap=True, markup=False)
     failed = report.outcome == "differs" or not (proven or config.verify.allow_unproven)
     current().told("the verdict", lambda: report.verdict() if failed else "")

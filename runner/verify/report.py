@@ -11,10 +11,10 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from rich.box import SIMPLE
-from rich.table import Table
+from rich.console import Group
 
-from runner.plan.table import break_path
+from runner.plan.table import WIDTH
+from runner.tables import Column, fitted
 from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
 from runner.verify.parity import Parity
@@ -24,7 +24,17 @@ from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharp
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
 _KINDS = ["initial", "loss", "gradient", "point", "update", "parameter", "average", "statistic", "slot", "padding"]
 _NAMED = 3  # variables that a line names
-_LONGEST = 34  # columns of a path on the terminal
+_COLUMNS = (
+    Column("variable"),
+    Column("worst in"),
+    Column("abs", right=True, drop=2),
+    Column("rel", right=True, drop=3),
+    Column("entries", drop=4),
+    Column("differ by", right=True),
+    Column("allowed", right=True),
+    Column("ratio", right=True),
+    Column("sharp to", right=True),
+)
 _WHEN = {
     "initial": "",
     "gradient": ", step 1",
@@ -186,24 +196,21 @@ class Verification:
             f"{check.spread:.1e}"
         )
 
-    def table(self) -> Table:
-        """Returns the terminal's table: the losses, and of each variable the check nearest to its tolerance."""
-        table = Table(
-            title=f"{self._title()}, {self._steps()} steps",
-            title_justify="left",
-            box=SIMPLE,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-        )
-        table.add_column("variable", no_wrap=True)
+    def table(self, width: int = WIDTH) -> Group:
+        """Returns the terminal's table: the losses, and of each variable the check nearest to its tolerance.
+
+        Args:
+          width: of the terminal.
+        """
         known = {each.variable: each for each in self.variables}
-        for column in ("worst in", "abs", "rel", "entries", "differ by", "allowed", "ratio", "sharp to"):
-            table.add_column(column, justify="left" if column in ("worst in", "entries") else "right", no_wrap=True)
-        for check in self._worst_by_variable():
-            style = "" if check.passed else "bold red"
-            sharp = _sharp_to(known.get(check.variable))
-            table.add_row(break_path(check.variable or "(loss)", _LONGEST), *_cells(check), sharp, style=style)
-        return table
+        worst = list(self._worst_by_variable())
+        return fitted(
+            _COLUMNS,
+            [(check.variable or "(loss)", *_cells(check), _sharp_to(known.get(check.variable))) for check in worst],
+            width,
+            title=f"{self._title()}, {self._steps()} steps",
+            styles=["" if check.passed else "bold red" for check in worst],
+        )
 
     def _title(self) -> str:
         if self.parity is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,15 @@ from rich.console import Console
 from runner.config import cautions
 from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
+from runner.palette import of_part
 from runner.plan import compare, rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
-from runner.plan.picture import colour, draw
+from runner.plan.picture import BARS, MIDDLE, RIGHT, draw
 from runner.plan.rates import rates, traffic, utilisation
-from runner.plan.table import WIDTH, break_path, show
+from runner.plan.table import WIDTH, show
 from runner.sweep.jobs import Job
+from runner.tables import broken
 from tests.plan import cases
 
 
@@ -32,21 +35,23 @@ def test_bytes_are_shown_with_three_digits(count: int, shown: str) -> None:
 
 
 def test_long_paths_break_at_slashes() -> None:
-    broken = break_path("encoder/block_0/attention/query/kernel", 20)
-    assert [len(line) <= 20 for line in broken.splitlines()] == [True] * len(broken.splitlines())
-    assert broken.replace("\n  ", "") == "encoder/block_0/attention/query/kernel"
+    lines = broken("encoder/block_0/attention/query/kernel", 20)
+    assert [len(line) <= 20 for line in lines.splitlines()] == [True] * len(lines.splitlines())
+    assert lines.replace("\n  ", "") == "encoder/block_0/attention/query/kernel"
 
 
 @pytest.mark.parametrize("width", [WIDTH, 160])
 def test_the_tables_fit_the_terminal_and_lose_nothing(width: int) -> None:
     out = io.StringIO()
-    show(cases.plan(), Console(file=out, width=width, highlight=False))
+    show(cases.plan(2), Console(file=out, width=width, highlight=False))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     for word in ("768x12x64", "float32", "[-, model, -]", "2.25 MiB", "1.12 MiB", "counted", "all_reduce"):
         assert word in out.getvalue(), word
-    squeezed = "".join(line[:24].strip() if width == WIDTH else line for line in lines)
-    assert "encoder/block_3/attention/query_projection/kernel" in squeezed
+    column = re.search(r"^variable +", out.getvalue(), re.MULTILINE)
+    assert column is not None
+    squeezed = "".join(line[: len(column[0])].strip() for line in lines)
+    assert "encoder/block_1/attention/query_projection/kernel" in squeezed
 
 
 def test_the_sum_of_the_collectives_is_the_sum_of_its_rows() -> None:
@@ -105,7 +110,7 @@ def test_nothing_in_the_picture_is_cut_off_however_long_its_words_are(tmp_path: 
     choices = dict.fromkeys(("model", "layout", "optimizer", "dataset"), "a_name_that_somebody_chose_to_be_long")
     draw(cases.plan(axes=axes, variables=tuple(held), choices=choices), tmp_path / "plan.png")
     drawn = np.asarray(Image.open(tmp_path / "plan.png").convert("L"))
-    columns = drawn[240:, 535:543], drawn[240:, 865:875]  # between the words, the rectangles and the numbers
+    columns = [drawn[240:, start - 12 : start - 2] for start in (MIDDLE, BARS, RIGHT)]  # words, parts, bars, numbers
     for free in (drawn[:8], drawn[-8:], drawn[:, :12], drawn[:, -12:], *columns):
         assert free.min() == 255
     assert drawn.min() < 100
@@ -114,7 +119,7 @@ def test_nothing_in_the_picture_is_cut_off_however_long_its_words_are(tmp_path: 
 def test_parts_at_other_coordinates_have_other_colours() -> None:
     axes = {"batch": 2, "height": 2, "width": 2}
     places = [{"batch": b, "height": h, "width": w} for b in range(2) for h in range(2) for w in range(2)]
-    assert len({colour(axes, place) for place in places}) == 8
+    assert len({of_part(axes, place) for place in places}) == 8
 
 
 def test_only_what_varies_names_a_job() -> None:

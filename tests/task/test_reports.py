@@ -12,6 +12,7 @@ from sklearn import metrics as sklearn
 from runner.data.base import ArraySource, ArraySpec
 from runner.task import make_task
 from runner.task.base import Report, Task
+from runner.task.pictures import confusion
 from tests.task import cases
 from tests.task.test_metrics import evaluated
 
@@ -84,6 +85,21 @@ def test_wrong_examples_are_the_most_confident_and_only_they_are_read() -> None:
         np.sort(np.asarray(written["images"]).reshape(len(missed), -1), 0),
         np.sort(source.arrays["image"][missed].reshape(len(missed), -1), 0),
     )
+
+
+def test_one_error_in_a_thousand_is_seen_beside_the_diagonal(tmp_path: Path) -> None:
+    for classes in (3, 60):  # with numbers in the cells, and with a list beside
+        matrix = 1000 * np.eye(classes, dtype=np.int64)
+        drawn = []
+        for wrong in (0, 1):
+            matrix[2, 1] = wrong
+            path = tmp_path / f"{classes}_{wrong}.png"
+            confusion(path, matrix, [f"class {index}" for index in range(classes)])
+            pixels = files.imread(path)[..., :3]
+            orange = (pixels[..., 0] > 0.6) & (pixels[..., 0] - pixels[..., 2] > 0.4)
+            drawn.append(int(orange.sum()))
+        assert drawn[0] == 0, "what is right has another colour"
+        assert drawn[1] > 100, classes
 
 
 def test_nothing_wrong_is_said(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from runner.data.base import ArraySpec
 from runner.task.base import Evaluation
@@ -32,7 +33,7 @@ def test_curves_are_drawn_of_every_metric_of_one_window_and_of_none(tmp_path: Pa
     plots.curves(tmp_path / "two.png", [(5, {"loss": 0.5, "mae": 0.8})], [], 5)
     plots.curves(tmp_path / "none.png", [], [], 5)
     assert size(tmp_path / "two.png")[0] > 1000
-    assert size(tmp_path / "none.png")[0] > 1000
+    assert 400 < size(tmp_path / "none.png")[0] < size(tmp_path / "two.png")[0], "one empty panel"
     assert size(tmp_path / "one.png")[1] > 1.8 * size(tmp_path / "two.png")[1], "a third metric takes a second row"
 
 
@@ -47,6 +48,37 @@ def test_the_picture_of_a_batch_has_a_row_for_each_input_of_any_rank(tmp_path: P
         name: {device: (span, *((0, n) for n in spec.shape)) for device, span in halves.items()}
         for name, spec in specs.items()
     }
-    plots.sharding(tmp_path / "all.png", 8, specs, pieces, "a batch")
-    plots.sharding(tmp_path / "image.png", 8, specs, {"image": pieces["image"]}, "a batch")
+    plots.sharding(tmp_path / "all.png", 8, specs, pieces, {"batch": 2}, "a batch")
+    plots.sharding(tmp_path / "image.png", 8, specs, {"image": pieces["image"]}, {"batch": 2}, "a batch")
     assert size(tmp_path / "all.png")[1] > 2.5 * size(tmp_path / "image.png")[1]
+
+
+def test_a_piece_says_which_devices_hold_it_and_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plots, "save", lambda figure, _: figures.append(figure))
+    specs = {"image": ArraySpec((4, 6, 1), "float32", ("height", "width", "channel"))}
+    pieces = {  # batch over rows of devices, height over columns of them
+        device: ((4 * (device // 2), 4 * (device // 2) + 4), (2 * (device % 2), 2 * (device % 2) + 2), (0, 6), (0, 1))
+        for device in range(4)
+    }
+    plots.sharding(tmp_path / "x.png", 8, specs, {"image": pieces}, {"batch": 2, "height": 2}, "a batch")
+    left, right = figures[0].axes
+    assert (left.get_ylabel(), left.get_xlabel(), right.get_xlabel()) == ("example of the batch", "height", "width")
+    assert [text.get_text() for text in left.texts] == [
+        "device 0\nbatch 0, height 0",
+        "device 1\nbatch 0, height 1",
+        "device 2\nbatch 1, height 0",
+        "device 3\nbatch 1, height 1",
+    ]
+    assert [text.get_text() for text in right.texts] == ["devices 0, 2\nheight 0", "devices 1, 3\nheight 1"]
+    whole = dict.fromkeys(range(4), ((0, 8), (0, 4), (0, 6), (0, 1)))
+    plots.sharding(tmp_path / "x.png", 8, specs, {"image": whole}, {"batch": 2, "height": 2}, "a batch")
+    assert figures[1].axes[0].texts[0].get_text() == "devices 0 to 3"
+
+
+def test_a_single_point_is_no_curve() -> None:
+    assert not plots.has_curves([(5, {})], [(5, None)])
+    assert plots.has_curves([(5, {}), (10, {})], [])
+    assert plots.has_curves([], [(5, None), (10, None)])

@@ -1,0 +1,118 @@
+"""The pictures of a comparison: what their axes count, and which colours and lines mean the same run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from runner import palette
+from runner.compare import curves, plots
+from runner.compare.lines import Line, Stat
+from runner.compare.records import RunRecord
+
+
+@dataclass
+class Drawn:
+    """The figures that were saved, instead of files."""
+
+    figures: list[Figure] = field(default_factory=list)
+
+    def save(self, figure: Figure, path: Path) -> None:
+        del path
+        self.figures.append(figure)
+
+    @property
+    def axes(self) -> Any:
+        return self.figures[-1].axes[0]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    found = Drawn()
+    monkeypatch.setattr(plots, "save", found.save)
+    return found
+
+
+def runs(**sizes: str) -> dict[str, RunRecord]:
+    return {name: RunRecord(name, name, "FINISHED", {"dataset.batch_size": size}, {}) for name, size in sizes.items()}
+
+
+class FakeClient:
+    """Answers with POINTS, which lie by run, in any order."""
+
+    def get_metric_history(self, run_id: str, metric: str) -> list[SimpleNamespace]:
+        assert metric == "eval/loss"
+        return [SimpleNamespace(step=step, value=value) for step, value in reversed(POINTS[run_id])]
+
+
+POINTS = {"a": [(10, 0.5), (20, 0.25)], "b": [(5, 0.6), (10, 0.3)], "c": [(7, 0.1)]}
+
+
+def test_where_batch_sizes_differ_curves_are_by_examples_and_one_point_is_no_curve() -> None:
+    client: Any = FakeClient()
+    found = curves.read(client, runs(a="32", b="64", c="64"), "eval/loss")
+    assert found.along == "training examples"
+    assert found.points == {"a": [(320, 0.5), (640, 0.25)], "b": [(320, 0.6), (640, 0.3)]}
+
+
+def test_where_they_do_not_differ_or_are_not_known_curves_are_by_steps() -> None:
+    client: Any = FakeClient()
+    for sizes in ({"a": "32", "b": "32"}, {"a": "32", "b": ""}):
+        found = curves.read(client, runs(**sizes), "eval/loss")
+        assert found.along == "training steps"
+        assert found.points["a"] == [(10, 0.5), (20, 0.25)]
+
+
+def test_a_run_has_one_colour_in_every_picture_and_only_the_best_are_named(drawn: Drawn) -> None:
+    labels = [f"run {number}" for number in range(10)]
+    colours = plots.looks(labels)
+    assert len({colours[label] for label in labels[:7]}) == 7
+    for left_out in (labels[0], labels[4]):
+        points = {label: [(1, 0.5), (2, 0.4)] for label in labels if label != left_out}
+        plots.curves(Path("x.png"), curves.Curves("eval/loss", "training steps", False, points), colours)
+        named = {line.get_label(): line.get_color() for line in drawn.axes.lines}
+        assert all(named[label] == colours[label] for label in labels[:7] if label != left_out)
+        assert named["3 others"] == palette.OTHER
+        legend = [text.get_text() for text in drawn.axes.get_legend().get_texts()]
+        assert legend == [*(label for label in labels[:7] if label != left_out), "3 others"]
+
+
+def test_two_curves_on_each_other_are_both_seen(drawn: Drawn) -> None:
+    same = [(1, 0.5), (2, 0.4)]
+    plots.curves(Path("x.png"), curves.Curves("eval/loss", "", False, {"a": same, "b": same}), plots.looks(["a", "b"]))
+    first, second = drawn.axes.lines
+    assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
+    assert first.get_linewidth() == second.get_linewidth(), "a width says nothing"
+
+
+def lines_of(*values: dict[str, str]) -> list[Line]:
+    return [Line(each, {"eval/accuracy": Stat(0.9 + index / 100)}, ()) for index, each in enumerate(values)]
+
+
+def joined(drawn: Drawn) -> int:
+    """Returns how many lines have two points and a width."""
+    return sum(len(line.get_xdata()) > 1 and line.get_linewidth() > 0 for line in drawn.axes.lines)
+
+
+def test_a_number_is_joined_a_word_and_a_trial_are_not(drawn: Drawn) -> None:
+    grid = lines_of(*({"rate": rate, "mesh": mesh} for rate in ("0.1", "0.2") for mesh in ("single", "batch8")))
+    plots.against(Path("x.png"), "eval/accuracy", "rate", grid)
+    assert joined(drawn) == 2
+    plots.against(Path("x.png"), "eval/accuracy", "mesh", grid)
+    assert joined(drawn) == 0
+    plots.against(Path("x.png"), "eval/accuracy", "rate", grid, related=False)
+    assert joined(drawn) == 0
+    assert drawn.axes.get_legend() is None
+
+
+def test_points_of_several_series_at_a_word_lie_beside_each_other(drawn: Drawn) -> None:
+    grid = [Line({"mesh": "single", "rate": rate}, {"eval/accuracy": Stat(0.9)}, ()) for rate in ("0.1", "0.2")]
+    plots.against(Path("x.png"), "eval/accuracy", "mesh", grid)
+    places = np.concatenate([line.get_xdata() for line in drawn.axes.lines if line.get_marker() == "o"])
+    assert len(set(places.tolist())) == 2

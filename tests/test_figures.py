@@ -1,0 +1,94 @@
+"""The axes and colours that pictures share."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from runner import palette
+from runner.figures import ink, log_axis, show_last_tenth, subplots
+
+
+def ticks(values: list[float], *, rises: bool = True) -> list[float] | None:
+    """Returns the ticks of a share's axis; None where it keeps its even spacing."""
+    _, axes = subplots(1, 1, (5, 4))
+    axes.plot(values)
+    show_last_tenth(axes, values, rises=rises)
+    return None if axes.get_yscale() == "linear" else sorted(axes.get_yticks())
+
+
+def test_the_last_tenth_of_an_accuracy_takes_at_least_half_of_its_axis() -> None:
+    values = [0.1, 0.6, 0.85, 0.93, 0.97, 0.985, 1.0]
+    _, axes = subplots(1, 1, (5, 4))
+    axes.plot(values)
+    show_last_tenth(axes, values, rises=True)
+    low, at, high = (axes.transData.transform((0, value))[1] for value in (values[0], 0.9, 1.0))
+    assert (high - at) > 0.5 * (high - low)
+    places = axes.transAxes.inverted().transform(axes.transData.transform([(0, value) for value in values]))[:, 1]
+    assert (np.diff(places) > 0).all(), "order is kept"
+    assert places.min() >= 0
+    assert places.max() <= 1
+    assert "logarithm" in axes.get_ylabel(), "an axis that is not even says so"
+
+
+@pytest.mark.parametrize("top", [0.95, 0.97, 0.99, 0.9991, 1.0])
+def test_the_ticks_show_the_last_tenth(top: float) -> None:
+    found = ticks([0.3, 0.8, 0.92, top])
+    assert found is not None
+    assert 0.9 in found
+    assert len([one for one in found if one >= 0.9]) >= 2
+    assert len(found) <= 19
+
+
+@pytest.mark.parametrize(
+    ("rises", "values"),
+    [
+        (False, [0.1, 0.95]),  # a loss, though its values look like shares
+        (True, [0.1, 0.85]),
+        (True, [0.91, 0.97]),  # all of it is there already
+        (True, [0.5, 0.97, 3.0]),  # no share
+        (True, [-0.5, 0.97]),
+        (True, [float("nan")]),
+        (True, []),
+    ],
+)
+def test_other_axes_stay_even(rises: bool, values: list[float]) -> None:
+    assert ticks(values, rises=rises) is None
+
+
+def test_a_log_axis_has_plain_numbers() -> None:
+    figure, axes = subplots(1, 1, (5, 4))
+    axes.plot([0.05, 2.0])
+    log_axis(axes)
+    figure.draw_without_rendering()
+    assert {"0.1", "0.5", "1"} <= {label.get_text() for label in axes.get_yticklabels()}
+
+
+def contrast(one: str, other: tuple[int, int, int]) -> float:
+    """Returns the ratio of WCAG 2.2."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+        return float(np.dot((0.2126, 0.7152, 0.0722), linear))
+
+    low, high = sorted((luminance(to_rgb(one)), luminance(tuple(part / 255 for part in other))))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("axes", [{"batch": 8}, {"batch": 4, "model": 2}, {"a": 2, "b": 2, "c": 2, "d": 2}])
+def test_text_on_a_part_is_read_whatever_its_colour(axes: dict[str, int]) -> None:
+    for count in range(1, len(axes) + 1):
+        for cut in itertools.combinations(axes, count):
+            for place in itertools.product(*(range(axes[axis]) for axis in cut)):
+                colour = palette.of_part(axes, dict(zip(cut, place, strict=True)))
+                assert contrast(palette.ink_on(colour), colour) >= 4.5
+
+
+def test_the_colours_of_runs_are_told_from_white_and_from_each_other() -> None:
+    assert all(contrast("white", tuple(round(255 * part) for part in to_rgb(one))) > 2 for one in palette.SERIES)  # type: ignore[arg-type]
+    colours = [np.array(to_rgb(one)) for one in palette.SERIES]
+    assert min(float(np.abs(a - b).max()) for a, b in itertools.combinations(colours, 2)) > 0.2
+    assert (ink("#0072B2"), ink("#FDDCC8")) == ("white", "black")

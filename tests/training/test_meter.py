@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from runner.training.meter import Meter
+
+
+def test_a_rate_is_told_of_ten_measured_steps_and_more_and_never_of_calls_that_compile() -> None:
+    meter = Meter()
+    for _ in range(3):
+        meter.call_done(100)
+    assert (meter.steps, meter.tells) == (0, False)
+    meter.call_done(9)
+    assert not meter.tells
+    meter.call_done(1)
+    assert meter.tells
