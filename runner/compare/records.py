@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from runner.config import renamed
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError
+from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
@@ -63,14 +64,15 @@ class RunRecord:
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
-    ended = run.info.end_time
+    ended, tags = run.info.end_time, tags_of(run.data.tags)
+    params = params_of(run.data.params, tags)
     return RunRecord(
         run.info.run_id,
         run.info.run_name or run.info.run_id[:8],
         run.info.status,
-        {renamed.KEYS.get(key, key): value for key, value in run.data.params.items()},
+        {renamed.KEYS.get(key, key): value for key, value in params.items()},
         {name: _recorded(value) for name, value in run.data.metrics.items()},
-        dict(run.data.tags),
+        tags,
         run.info.start_time or 0,
         (ended - run.info.start_time) / 1000 if ended else math.nan,
     )

@@ -26,6 +26,7 @@ from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import StopRequest, heard
+from runner.plan import rows
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
@@ -156,6 +157,7 @@ class _Run:
             speed = {"throughput/input_wait": result.meter.input_wait}
             points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
             outcome = Outcome(config, engine, splits, result, used)
+            tracker.page.results |= outcome.results
             with _unsaved(result, tracker):
                 record_result(outcome, tracker, self.folder)
                 self._record_profile(profiler.folder)
@@ -184,6 +186,8 @@ class _Run:
                 self.tracker.log_artifact(path)
         for warning in plan.warnings:
             _warn(self.console, warning)
+        self.tracker.page.facts["plan"] = rows.in_a_line(plan)
+        self.tracker.show_page()
         return engine, plan.metrics()
 
     def _say(self, engine: Engine, splits: feed.Splits) -> None:
