@@ -17,6 +17,7 @@ from runner.config.errors import ConfigError
 from runner.tracking.records import as_text
 
 _NONE = "-"
+_LATEST, _NEWEST = "latest", 1000  # of so many one is no sweep's
 _PLAN = "plan.json"
 # Where a plan was made and how it is laid out as a file, rather than what it says.
 _PLAN_PARTS = ("axes", "batch_size", "totals", "flops_per_device", "compute_seconds")
@@ -47,23 +48,32 @@ def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Shee
     return _sheet(first, second, "plan", plans[0], plans[1])
 
 
-def find_run(client: MlflowClient, which: str) -> Run:
-    """Returns the run that an id, the start of one, or a name means; of runs of one name the latest.
+def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
+    """Returns the run that an id, the start of one, a name or `latest` means; of runs of one name the latest.
+
+    Args:
+      client: an `mlflow.MlflowClient`.
+      which: as typed.
+      key: what stands before it, for the refusal.
 
     Raises:
       ConfigError: there is none, or an id's start fits several.
     """
     experiments = [one.experiment_id for one in client.search_experiments()]
     order = ["attributes.start_time DESC"]
+    if which == _LATEST:
+        newest = client.search_runs(experiments, order_by=order, max_results=_NEWEST)
+        if runs := [run for run in newest if run.data.tags.get("runner.kind") != "sweep"]:
+            return runs[0]
     quoted = which.replace("'", "")
     for field in ("run_id", "run_name"):
         pattern = f"{quoted}%" if field == "run_id" else quoted
         found = client.search_runs(experiments, f"attributes.{field} LIKE '{pattern}'", order_by=order, max_results=2)
         if len(found) > 1 and field == "run_id":
-            raise ConfigError(f"--diff {which} is refused: several runs' ids start so; type more of it")
+            raise ConfigError(f"{key}{which} is refused: several runs' ids start so; type more of it")
         if found:
             return found[0]
-    raise ConfigError(f"--diff {which} is refused: no run has this id or name; see python -m runner.compare")
+    raise ConfigError(f"{key}{which} is refused: no run has this id or name; see python -m runner.compare")
 
 
 def _sheet(

@@ -71,14 +71,14 @@ def from_run(run: Run) -> RunRecord:
         run.info.run_name or run.info.run_id[:8],
         run.info.status,
         {renamed.KEYS.get(key, key): value for key, value in params.items()},
-        {name: _recorded(value) for name, value in run.data.metrics.items()},
+        {name: recorded(value) for name, value in run.data.metrics.items()},
         tags,
         run.info.start_time or 0,
         (ended - run.info.start_time) / 1000 if ended else math.nan,
     )
 
 
-def _recorded(value: float) -> float:
+def recorded(value: float) -> float:
     """Returns a metric as it was logged: MLflow's databases keep an infinity as the largest float."""
     return math.copysign(math.inf, value) if abs(value) == sys.float_info.max else value
 
@@ -165,7 +165,7 @@ def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
 
 def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
-    return sorted((point.step, _recorded(point.value)) for point in client.get_metric_history(run_id, metric))
+    return sorted((point.step, recorded(point.value)) for point in client.get_metric_history(run_id, metric))
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:

@@ -28,7 +28,6 @@ def listed(content: Mapping[str, object], chosen: Mapping[str, str], typed: Sequ
     found: dict[str, object] = {group: chosen[group] for group in _GROUPS if group in chosen}
     found["mesh"] = mesh.describe(axes)
     found |= {key: flat[key] for key in _KEYS if key in flat}
-    found |= {key: value for key, value in flat.items() if key.startswith("mesh.axes.")}
     found |= {key: flat[key] for key in [key for key in flat if key.startswith("model.")][1 : 1 + _MOST_OF_MODEL]}
     words = [key.lstrip("+~") for key in typed]
     found |= {key: value for key, value in flat.items() if _is_named(key, words)}

@@ -55,24 +55,26 @@ class Page:
             self.files.append(path)
 
     def markdown(self, status: str, address: str) -> str:
-        """Returns the description.
+        """Returns the description; MLflow shows its first three lines, and the rest when it is asked to.
 
         Args:
           status: RUNNING, FINISHED, FAILED or KILLED.
           address: of the run's page, relative to the server's.
         """
         why = f": {_safe(self.ended)}" if self.ended and status != "RUNNING" else ""
-        rows = [("command", f"`{self.command}`")] if self.command else []
+        told, facts = [f"**{_WORDS.get(status, status)}**{why}"], dict(self.facts)
         if self.results:
             so_far = "result" if status == "FINISHED" else "result so far"
-            rows.append((so_far, ", ".join(_result(*one) for one in sorted(self.results.items()))))
-        rows += self.facts.items()
+            told.append(f"{so_far}: " + ", ".join(_result(*one) for one in sorted(self.results.items())))
+        if "mesh" in facts:
+            told.append(f"mesh: {facts.pop('mesh')}")
+        rows = ([("command", f"`{self.command}`")] if self.command else []) + [*facts.items()]
         pictures = [path for path in self.files if path.endswith(_PICTURES)]
         for title, paths in (("pictures", pictures), ("files", [one for one in self.files if one not in pictures])):
             if paths:
                 links = [f"[{path}]({address}/artifacts/{path})" for path in paths[:_MOST_FILES]]
                 rows.append((title, ", ".join(links)))
-        return f"**{_WORDS.get(status, status)}**{why}\n\n" + table(rows)
+        return "\n\n".join([*told, table(rows)]).strip() + "\n"
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:

@@ -13,10 +13,18 @@ from runner.tracking.page import ENDED
 from runner.tracking.store import Store
 
 _TAG = "mlflow.sharedViewState."
-_PARAMS = ("model", "mesh", "layout", "engine", "dataset.batch_size", "optimizer.learning_rate", "trainer.epochs")
+# Name -> pixels that its values and its heading take.
+_PARAMS = {
+    "model": 80,
+    "mesh": 130,
+    "layout": 110,
+    "dataset.batch_size": 145,
+    "optimizer.learning_rate": 170,
+    "trainer.epochs": 120,
+    "engine": 120,
+}
 _NAME, _CREATED = "attributes.`Run Name`", "runDateAndNestInfo"
-_NARROW, _WIDE = 90, 260  # pixels
-_SPEED = "throughput/examples_per_second"
+_RESULT, _WIDE = 120, 300  # pixels
 
 
 def save(store: Store, name: str, metrics: Sequence[str]) -> str | None:
@@ -49,12 +57,12 @@ def saved(store: Store, name: str) -> str | None:
 
 
 def _state(metrics: Sequence[str]) -> dict[str, object]:
-    results = [f"metrics.`{name}`" for name in (*metrics, _SPEED)]
-    settings = [f"params.`{name}`" for name in _PARAMS]
-    columns = [*results, *settings, f"tags.`{ENDED}`"]
-    widths = {_NAME: _WIDE, _CREATED: 120, **dict.fromkeys(columns, _NARROW), f"tags.`{ENDED}`": _WIDE}
+    results = {f"metrics.`{name}`": _RESULT for name in metrics}
+    settings = {f"params.`{name}`": width for name, width in _PARAMS.items()}
+    columns = {**results, **settings, f"tags.`{ENDED}`": _WIDE}
+    widths = {_NAME: _WIDE, _CREATED: 145, **columns}
     return {
-        "selectedColumns": columns,
+        "selectedColumns": list(columns),
         "columnOrder": [_NAME, _CREATED, *columns],
         "columnWidths": widths,
         "orderByKey": "attributes.start_time",

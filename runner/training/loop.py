@@ -245,6 +245,7 @@ def _train_epochs(run: _Run) -> str:
         if reason is not None:
             return reason
         _train_epoch(run, epoch)
+        history.end_epoch(run.step)
         last = epoch + 1 == trainer.epochs
         fresh = None
         if last or (epoch + 1) % trainer.evaluate_every == 0:

@@ -12,6 +12,7 @@ from runner.training.history import LogPoints
 
 CPU, MEMORY = "cpu_percent", "memory_mb"
 _EVERY_S = 5.0
+_FIRST, _FIRST_EVERY_S = 10, 1.0  # measurements at a run's start, which a short run has its curve of
 
 
 class Usage:
@@ -45,6 +46,7 @@ class ProcessUsage(Usage):
         """
         self._team, self._log, self._every_s, self._due = team, log, every_s, 0.0
         self._process = psutil.Process()
+        self._measured = 0
         self._cpu, self._wall = 0.0, float(self._process.create_time())
         self._unlogged: dict[int, Mapping[str, float]] = {}
         self._logged: dict[int, int] = {}  # process -> step of its last point
@@ -53,7 +55,8 @@ class ProcessUsage(Usage):
         """Measures and logs; see `Usage`."""
         now = time.monotonic()
         if now >= self._due:
-            self._due = now + self._every_s
+            self._due = now + (self._every_s if self._measured >= _FIRST else min(_FIRST_EVERY_S, self._every_s))
+            self._measured += 1
             usage = {CPU: self._cpu_percent(), MEMORY: self._process.memory_info().rss / 1e6}
             if self._team.is_first:
                 self._unlogged[self._team.index] = usage

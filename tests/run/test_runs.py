@@ -63,7 +63,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     client, found = recorded(tmp_path)
     assert found.info.status == "FINISHED"
     assert found.data.params["dataset.batch_size"] == "64"
-    assert found.data.params["mesh.axes.batch"] == "2"
+    assert found.data.params["mesh"] == "batch=2"
     whole = params_of(found.data.params, tags_of(found.data.tags))
     assert whole["run.command"].startswith("python -m runner dataset=digits")
     assert whole["optimizer.epsilon"] not in ("", None)
