@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.data
+from runner import mesh
 from runner.config import cautions
 from runner.config.checks_trainer import with_metrics
 from runner.config.convert import as_typed, resolved
@@ -23,6 +24,7 @@ from runner.data import workers
 from runner.data.base import Dataset
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
+from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import StopRequest, heard
@@ -147,7 +149,8 @@ class _Run:
             display = make_display(progress, self.console, config.trainer.epochs, splits.selecting_name)
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
             log = member.reporting(points.log, self.folder)
-            usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log)
+            gpus = Gpus() if mesh.device_kind(config.mesh) == "gpu" else None
+            usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log, gpus=gpus)
             hooks = loop.LoopHooks(log, points.forget, self._notify, display, AgreedStop(stop), saver, profiler, usage)
             with stop.deferring():  # the loop asks between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
