@@ -38,7 +38,7 @@ class Tracker:
 
     @cached_property
     def page(self) -> Page:
-        """What the run's page says of it; a change is stored by `show_page`, and at the end."""
+        """What the run's page says of it; stored by `show_page`, and after its first call at the end too."""
         return Page()
 
     def show_page(self) -> None:

@@ -118,7 +118,8 @@ class MlflowTracker(Tracker):
         self._finished = True
         atexit.unregister(self.finish)
         in_time = False
-        self._writer.add(self._description(status))
+        if self._described:
+            self._writer.add(self._description(status))
         try:
             in_time = self._writer.flush(self._finish_timeout_s)
         except (Interrupted, KeyboardInterrupt):
@@ -163,7 +164,7 @@ class MlflowTracker(Tracker):
             return self._keep([*left, Ending(status, _now_ms())], "jsonl", _LATER)
         kept = self._keep(left, "jsonl", _LATER)
         ending = Ending(status if kept or status != "FINISHED" else "FAILED", _now_ms())
-        if ending.status != self._described:
+        if self._described not in ("", ending.status):
             with contextlib.suppress(Exception):  # the status itself says it
                 self._send([self._description(ending.status)], unsure=False)
         for attempt in range(attempts):

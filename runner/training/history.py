@@ -118,7 +118,8 @@ class History:
         return _means(self.past.names, self.past.epoch)
 
     def end_epoch(self, step: int) -> None:
-        """Logs and keeps the means of an epoch whose steps were all read; a second call for it does nothing."""
+        """Reads every call, and logs and keeps the epoch's means; a second call for the epoch logs nothing."""
+        self.drain()
         if not self.past.epochs or self.past.epochs[-1][0] < step:
             self.past.epochs.append((step, self.epoch_means()))
             self._log_epoch(*self.past.epochs[-1])

@@ -245,7 +245,6 @@ def _train_epochs(run: _Run) -> str:
         if reason is not None:
             return reason
         _train_epoch(run, epoch)
-        history.end_epoch(run.step)
         last = epoch + 1 == trainer.epochs
         fresh = None
         if last or (epoch + 1) % trainer.evaluate_every == 0:
@@ -292,7 +291,7 @@ def _train_epoch(run: _Run, epoch: int) -> None:
             hooks.stop.raise_if_requested()
             if not epoch_done:  # the epoch's last step is saved with its evaluation
                 hooks.saver.save_if_due(run.step, history)
-    history.drain()
+    history.end_epoch(run.step)
     run.meter.waited()
     # Logged at least once an epoch, however short it is; not twice at its last step.
     history.add_rate(run.step, run.meter.steps_per_second)
