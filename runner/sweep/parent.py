@@ -115,8 +115,8 @@ class Parent:
         try:
             run = client.get_run(self.run_id)
             links = [self._comparison(), self._pictures()]
-            first = _first(status, recorded_arguments(run), result)
-            told = page.merged("\n\n".join([first, *parts, *filter(None, links)]), run.data.tags.get(page.TAG))
+            first, *typed = _first(status, recorded_arguments(run), result).split("\n\n")
+            told = page.merged("\n\n".join([first, *parts, *filter(None, links), *typed]), run.data.tags.get(page.TAG))
             client.set_tag(self.run_id, page.TAG, cut(told, TAG_LIMIT))
         except Exception as error:
             warn(f"the sweep's description is not stored: {reason(error)}")
