@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DIRECTIONS = (MAXIMIZE, MINIMIZE)
 TRAIN, EVAL, TEST = "train/", "eval/", "test/"  # what stands before a metric's name, by what it is of
+EPOCH = f"{TRAIN}epoch_"  # what stands before the mean of a whole epoch's steps; those of few steps have TRAIN alone
 LOSS = f"{EVAL}loss"
 TAG = "runner.metrics"  # of a run: its task's metrics with their directions, as JSON
 AUTO = "auto"  # stands for the metric of `default`
@@ -40,7 +41,7 @@ def choices(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[st
       directions: as those of `evaluated`.
       steps: the task's metrics of a training step, beside the loss.
     """
-    of_steps = {f"{TRAIN}{name}": directions.get(name) for name in ("loss", *steps)}
+    of_steps = {f"{what}{name}": directions.get(name) for what in (TRAIN, EPOCH) for name in ("loss", *steps)}
     return {**evaluated(directions), **of_steps, **_OF_EVERY_TASK}
 
 

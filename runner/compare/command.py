@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.app import EXIT_FAILED, EXIT_REFUSED
 from runner.cli.parser import Parser
-from runner.config.errors import ConfigError, TrackingError
+from runner.config.errors import ConfigError, TrackingError, refuse
 from runner.host import folders
 from runner.host.late import late
 
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().read(sys.argv[1:] if arguments is None else arguments)
         if options.out:
             folders.check("--out", options.out.absolute())
+        if options.points:
+            _check_file(options.points)
         return show.diff(options) if options.diff else show.compare(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -39,6 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrackingError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _check_file(path: Path) -> None:
+    """Refuses a file of points that could not be written, or that is none of ours.
+
+    Raises:
+      ConfigError: it is there and holds something else, or its folder is not there.
+    """
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise refuse("--points", path, allowed="a file in a folder that is there", mend="set --points points.csv")
+    head = "run_id,run,metric,"
+    if path.exists() and path.stat().st_size and not path.read_bytes().startswith(head.encode()):
+        raise refuse("--points", path, allowed="the file holds something else", mend="name a new file")
 
 
 def _parser() -> Parser:
@@ -57,6 +72,10 @@ def _parser() -> Parser:
     parser.add_argument("--reverse", action="store_true", help="worst first")
     parser.add_argument("--no-fold", action="store_true", help="each seed on a line of its own")
     parser.add_argument("--out", type=Path, help="writes table.csv, table.md and the plots into this folder")
+    parser.add_argument(
+        "--run", action="append", default=[], help="only this run: its id or its start, its name, latest"
+    )
+    parser.add_argument("--points", type=Path, metavar="FILE", help="writes every point of the runs into a CSV file")
     parser.add_argument(
         "--diff",
         nargs=2,

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from runner.config import renamed
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError
+from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
@@ -63,20 +64,21 @@ class RunRecord:
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
-    ended = run.info.end_time
+    ended, tags = run.info.end_time, tags_of(run.data.tags)
+    params = params_of(run.data.params, tags)
     return RunRecord(
         run.info.run_id,
         run.info.run_name or run.info.run_id[:8],
         run.info.status,
-        {renamed.KEYS.get(key, key): value for key, value in run.data.params.items()},
-        {name: _recorded(value) for name, value in run.data.metrics.items()},
-        dict(run.data.tags),
+        {renamed.KEYS.get(key, key): value for key, value in params.items()},
+        {name: recorded(value) for name, value in run.data.metrics.items()},
+        tags,
         run.info.start_time or 0,
         (ended - run.info.start_time) / 1000 if ended else math.nan,
     )
 
 
-def _recorded(value: float) -> float:
+def recorded(value: float) -> float:
     """Returns a metric as it was logged: MLflow's databases keep an infinity as the largest float."""
     return math.copysign(math.inf, value) if abs(value) == sys.float_info.max else value
 
@@ -163,7 +165,7 @@ def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
 
 def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
-    return sorted((point.step, _recorded(point.value)) for point in client.get_metric_history(run_id, metric))
+    return sorted((point.step, recorded(point.value)) for point in client.get_metric_history(run_id, metric))
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:

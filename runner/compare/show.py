@@ -11,7 +11,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 
 from runner.cli.app import EXIT_DONE, EXIT_FAILED
-from runner.compare import curves, metrics, plots, render
+from runner.compare import curves, metrics, plots, points, render
 from runner.compare import diff as differences
 from runner.compare.lines import Line, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, load
@@ -43,6 +43,9 @@ def compare(options: argparse.Namespace) -> int:
         parent = find(store, options.sweep, [names[name] for name in options.experiment if name in names])
         wanted = replace(wanted, parent_run_id=parent.info.run_id)
     records = load(store.client, wanted)
+    if options.run:
+        named = {differences.find_run(store.client, one, "--run ").info.run_id for one in options.run}
+        records = [record for record in records if record.run_id in named]
     if not records:
         print("no run passes the filter", file=sys.stderr)
         return EXIT_FAILED
@@ -56,6 +59,8 @@ def compare(options: argparse.Namespace) -> int:
     sheet = render.sheet_of(lines, options.show or metrics.columns(records, metric), lead=newest, extra=extra)
     console = render.console()
     console.print(render.rich_table(sheet, _title(records, lines), console.width))
+    if options.points:
+        print(f"written: {points.write(store.client, records, options.points):,} points in {options.points}")
     if options.out:
         folders.claim("--out", options.out)
         (options.out / "table.csv").write_text(render.to_csv(sheet))

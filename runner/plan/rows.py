@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from runner import mesh
 from runner.plan.base import Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded
@@ -184,6 +186,19 @@ def traffic(plan: Plan) -> Rows:
 def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
     """Returns count, bytes and seconds of all groups."""
     return sum(g.count for g in groups), sum(g.bytes for g in groups), sum(g.seconds for g in groups)
+
+
+def in_a_line(plan: Plan) -> str:
+    """Returns the plan's verdict: what a device holds, whether that fits where it is known, and what a step moves."""
+    held = {name: plan.totals[name].bytes_per_device for name in plan.totals}
+    state = sum(count for name, count in held.items() if name != "activations")
+    said = f"{size(state)} of state and {size(held.get('activations', 0))} of activations a device"
+    if plan.rates.device == "cpu":
+        own = mesh.size(dict(plan.axes)) // plan.processes
+        whole, memory = own * sum(held.values()), psutil.virtual_memory().total
+        said += f", {'fits' if whole < memory else 'does not fit'}: {size(whole)} of this machine's {size(memory)}"
+    _, moved, _ = traffic_sum(plan.traffic)
+    return f"{said}; a step moves {size(moved)} a device" if moved else f"{said}; a step communicates nothing"
 
 
 def notes(plan: Plan) -> list[str]:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
 
-from runner import metrics
-from runner.config.convert import choices, flatten
+from runner import mesh, metrics
+from runner.config.convert import as_typed, choices, flatten
 from runner.config.errors import EngineError, Interrupted, TrackingError
 from runner.config.schema import RunConfig, TaskConfig
 from runner.host.signals import current, interruption
 from runner.processes import begin as processes
+from runner.run.listed import listed
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.task import metric_directions
 from runner.tracking import Status, Tracker, open_tracker
+from runner.tracking.page import ENDED as ENDED
+from runner.tracking.page import Page
+from runner.training.checkpoint.arguments import key_of
 
-ENDED = "runner.ended"  # a run's tag: why it ended, in words
+_USUAL_LAYOUT = "replicated"
 _TOLD = ("sweep", "plan", "verify", "evaluate", "export")  # groups that say nothing of a run
 
 
@@ -35,23 +40,47 @@ def open_run(
       prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
       resume_run_id: a run that goes on; null: a new one.
     """
-    chosen = choices()
-    of_task = [] if config.task.name == TaskConfig.name else [chosen["task"]]
-    parts = [prefix + chosen["model"], *of_task, chosen["mesh"], chosen["layout"]]
-    name = "-".join([*parts, f"b{config.dataset.batch_size}"])
+    chosen, typed = choices(), [key_of(one) for one in as_typed(HydraConfig.get().overrides.task)]
     tags = {f"runner.{group}": choice for group, choice in chosen.items() if group not in _TOLD}
     tags[CONFIG_TAG] = config_hash(content)
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
     if not prefix:  # a training run, which can stand for another of the same config
         tags[CODE_TAG] = code_version(config)
     sweep = member.membership()
-    return open_tracker(
+    tracker = open_tracker(
         config.tracking,
-        run_name=sweep.name if sweep else name,
+        run_name=sweep.name if sweep else prefix + _name(config, chosen, typed),
         params=dict(flatten(content)) | {"run.command": command},
         tags=tags | (sweep.tags() if sweep else {}),
+        listed=listed(content, chosen, typed),
         resume_run_id=resume_run_id,
         parent_run_id=sweep.parent() if sweep else None,
+    )
+    _begin_page(tracker.page, config, chosen, command)
+    tracker.show_page()
+    return tracker
+
+
+def _name(config: RunConfig, chosen: Mapping[str, str], typed: Sequence[str]) -> str:
+    """Returns a run's name, short enough for lists and legends: model and mesh, and what is not as it mostly is."""
+    of_task = [] if config.task.name == TaskConfig.name else [chosen["task"]]
+    layout = [] if chosen["layout"] == _USUAL_LAYOUT else [chosen["layout"]]
+    batch = [f"b{config.dataset.batch_size}"] if "dataset.batch_size" in typed else []
+    return "-".join([chosen["model"], *of_task, chosen["mesh"], *layout, *batch])
+
+
+def _begin_page(page: Page, config: RunConfig, chosen: Mapping[str, str], command: str) -> None:
+    """Fills in what the config says."""
+    evaluated = metric_directions(config.task)
+    judged = metrics.default(evaluated)
+    page.command, page.task = command, config.task.name
+    page.columns = tuple(dict.fromkeys((judged, *metrics.evaluated(evaluated))))
+    kind, count = mesh.device_kind(config.mesh), mesh.size(config.mesh.axes)
+    devices = f"{count} {'virtual CPU' if kind == 'cpu' else kind.upper()} device{'' if count == 1 else 's'}"
+    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {chosen.get('layout', '')}"
+    page.facts["trains"] = (
+        f"{chosen.get('model', '')} on {chosen.get('dataset', '')}, {config.dataset.batch_size:,} examples a batch, "
+        f"engine {config.engine.name}"
     )
 
 

@@ -16,7 +16,7 @@ from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
-from runner.metrics import MAXIMIZE
+from runner.metrics import EVAL, MAXIMIZE, TEST
 from runner.processes.team import current
 from runner.task import namespace
 from runner.task.base import Evaluation, Task
@@ -51,6 +51,13 @@ class Outcome:
         """Returns what the weights that are taken were evaluated on, by the split's word."""
         found = {self.splits.selecting_name: self.result.evaluation}
         return found if self.result.test is None else {**found, "test": self.result.test}
+
+    @property
+    def results(self) -> dict[str, float]:
+        """Returns the metrics of `evaluations`, named as they are logged."""
+        found = {f"{EVAL}{name}": value for name, value in self.result.evaluation.metrics.items()}
+        test = self.result.test.metrics if self.result.test is not None else {}
+        return found | {f"{TEST}{name}": value for name, value in test.items()}
 
 
 def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:

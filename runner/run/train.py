@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import runner.data
+from runner import mesh
 from runner.config import cautions, devices, typed
 from runner.config.checks_trainer import with_metrics
 from runner.config.convert import resolved
@@ -25,9 +26,11 @@ from runner.data.base import Dataset
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
 from runner.host import folders, paths, stages
+from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
+from runner.plan import rows
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
@@ -164,7 +167,8 @@ class _Run:
             display = make_display(progress, self.console, config.trainer.epochs, splits.selecting_name)
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
             log = member.reporting(points.log, self.folder)
-            usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log)
+            gpus = Gpus() if mesh.device_kind(config.mesh) == "gpu" else None
+            usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log, gpus=gpus)
             hooks = loop.LoopHooks(log, points.forget, self._notify, display, AgreedStop(stop), saver, profiler, usage)
             with stop.deferring():  # the loop asks between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
@@ -177,6 +181,7 @@ class _Run:
             speed = {"throughput/input_wait": result.meter.input_wait}
             points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
             outcome = Outcome(config, engine, splits, result, used)
+            tracker.page.results |= outcome.results
             with _unsaved(result, tracker):
                 with stages.stage("writing the results"):
                     record_result(outcome, tracker, self.folder)
@@ -206,6 +211,8 @@ class _Run:
                 self.tracker.log_artifact(path)
         for warning in plan.warnings:
             _warn(self.console, warning)
+        self.tracker.page.facts["plan"] = rows.in_a_line(plan)
+        self.tracker.show_page()
         return engine, plan.metrics()
 
     def _say(self, engine: Engine, splits: feed.Splits) -> None:

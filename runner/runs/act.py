@@ -86,7 +86,8 @@ def show(place: Place, choice: Choice, last: int) -> int:
     listed = found[:last] if last else found
     total = sum(one.bytes for one in found)
     title = f"{_runs(len(found))}, {words_of_size(total)} of checkpoints in {place.checkpoints} (* the best)"
-    console().print(rich_table(_sheet(listed), title))
+    out = console()
+    out.print(rich_table(_sheet(listed), title, out.width))
     if len(listed) < len(found):
         print(f"and {len(found) - len(listed):,} older ones: last=0 shows all")
     return EXIT_DONE
@@ -153,7 +154,7 @@ def clean(place: Place, choice: Choice, *, really: bool, records: bool) -> int:
         print("nothing to remove")
         return EXIT_DONE
     what = _what(removals, sum(one.bytes for one in removals), records=records)
-    out.print(rich_table(_sheet(removals), what if really else f"would remove {what}"))
+    out.print(rich_table(_sheet(removals), what if really else f"would remove {what}", out.width))
     for line in remove.cautions(removals, everything):
         out.print(f"note: {line}", soft_wrap=True, markup=False)
     if not really:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from mlflow.entities import Run
 
@@ -16,9 +18,10 @@ from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.sweep.member import JOB_TAG
-from runner.tracking import start
+from runner.tracking import page, start, view
 from runner.tracking.base import Status
 from runner.tracking.dead import NOTE, mark_dead_runs
+from runner.tracking.hidden import tag_key, tags_of
 from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
@@ -28,6 +31,8 @@ from runner.tracking.sweeps import KIND_TAG, open_tracking
 from runner.training.checkpoint import signature
 
 ARGV_TAG, _SIGNATURE_TAG = "runner.sweep.argv", "runner.sweep.signature"
+_FOLDER = "sweep"  # of its artifacts
+_MOST_COMPARED = 20
 _SIGNED = "sweep"  # what the signature is of, beside the command line
 
 
@@ -49,9 +54,10 @@ class Parent:
 
     def covered(self, code: str) -> dict[str, Run]:
         """Returns every finished run of the experiment under this code, by the hash of its config."""
-        under = f"attributes.status = 'FINISHED' AND tags.`{CODE_TAG}` = '{code}'"
+        under = f"attributes.status = 'FINISHED' AND tags.`{tag_key(CODE_TAG)}` = '{code}'"
         runs = search(self.store, [self.store.experiment_id], under)
-        return {run.data.tags[CONFIG_TAG]: run for run in reversed(runs) if CONFIG_TAG in run.data.tags}
+        found = [(tags_of(run.data.tags).get(CONFIG_TAG), run) for run in reversed(runs)]
+        return {config: run for config, run in found if config is not None}
 
     def mark_killed(self, notes: Mapping[str, str]) -> None:
         """Marks children that still say RUNNING although their job has ended.
@@ -61,7 +67,7 @@ class Parent:
         """
         mark_dead_runs(self.store, lambda _line: None)
         for run in self.children():
-            number = run.data.tags.get(JOB_TAG, "")
+            number = tags_of(run.data.tags).get(JOB_TAG, "")
             if run.info.status == "RUNNING" and number in notes:
                 self.store.client.set_tag(run.info.run_id, NOTE, f"ended without a word: {notes[number]}")
                 self.store.client.set_terminated(run.info.run_id, "KILLED")
@@ -69,7 +75,7 @@ class Parent:
     def tag_child(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Sets tags of one of the sweep's runs."""
         for key, value in tags.items():
-            self.store.client.set_tag(run_id, key, cut(value, TAG_LIMIT))
+            self.store.client.set_tag(run_id, tag_key(key), cut(value, TAG_LIMIT))
 
     def measure_child(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Logs figures of one of the sweep's runs that only the sweep knows."""
@@ -83,7 +89,7 @@ class Parent:
         client = self.store.client
         try:
             for path in files:
-                client.log_artifact(self.run_id, str(path), "sweep")
+                client.log_artifact(self.run_id, str(path), _FOLDER)
             for key, value in metrics.items():
                 client.log_metric(self.run_id, key, value)
             self.tag_child(self.run_id, tags)
@@ -97,9 +103,50 @@ class Parent:
                 warn(f"the sweep's status is not stored: {reason(error)}")
                 time.sleep(attempt)
 
-    def describe(self) -> list[str]:
-        """Returns where the sweep can be looked at."""
-        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id)
+    def tell(self, status: Status, result: str, parts: Sequence[str]) -> None:
+        """Stores the sweep's description; trouble is a line on stderr.
+
+        Args:
+          status: how it ended.
+          result: in a few words.
+          parts: what else it says, in Markdown.
+        """
+        client = self.store.client
+        try:
+            run = client.get_run(self.run_id)
+            links = [self._comparison(), self._pictures()]
+            first, *typed = _first(status, recorded_arguments(run), result).split("\n\n")
+            told = page.merged("\n\n".join([first, *parts, *filter(None, links), *typed]), run.data.tags.get(page.TAG))
+            client.set_tag(self.run_id, page.TAG, cut(told, TAG_LIMIT))
+        except Exception as error:
+            warn(f"the sweep's description is not stored: {reason(error)}")
+
+    def _pictures(self) -> str:
+        """Returns links to the files of the sweep's run, in Markdown."""
+        paths = [one.path for one in self.store.client.list_artifacts(self.run_id, _FOLDER)]
+        own = self.address(self.run_id)
+        return ", ".join(f"[{path.removeprefix(_FOLDER + '/')}]({own}/artifacts/{path})" for path in paths)
+
+    def _comparison(self) -> str:
+        """Returns a link to MLflow's page that compares the jobs' runs; nothing where they are too many."""
+        ids = [run.info.run_id for run in reversed(self.children())]
+        if not 1 < len(ids) <= _MOST_COMPARED:
+            return ""
+        runs, where = (quote(json.dumps(one)) for one in (ids, [self.store.experiment_id]))
+        return f"[compare its runs](#/compare-runs?runs={runs}&experiments={where})"
+
+    def address(self, run_id: str) -> str:
+        """Returns the address of a run's page, as links on that server write it."""
+        return page.address_of(self.store.experiment_id, run_id)
+
+    def describe(self, task: str | None = None) -> list[str]:
+        """Returns where the sweep can be looked at.
+
+        Args:
+          task: of its runs, where they have one.
+        """
+        key = view.saved(self.store, task) if task else None
+        return ui_lines(self.store.uri, self.store.experiment_id, self.run_id, key)
 
 
 def open_parent(
@@ -125,9 +172,16 @@ def open_parent(
         mark_dead_runs(store, warn)
     spec = start.RunSpec(name, params, {**tags, KIND_TAG: "sweep", **config.tags}, None)
     if resume is None:
-        return Parent(store, start.create(store, spec, project_root()))
+        told = {page.TAG: page.merged(_first("RUNNING", json.loads(tags.get(ARGV_TAG, "[]"))), None)}
+        return Parent(store, start.create(store, replace(spec, tags={**told, **spec.tags}), project_root()))
     store = replace(store, experiment_id=start.resume(store, resume, replace(spec, params={})))
     return Parent(store, resume)
+
+
+def _first(status: str, arguments: Sequence[str], result: str = "") -> str:
+    """Returns the first part of the sweep's description."""
+    command = shlex.join(["python", "-m", "runner", *arguments])
+    return page.Page(command=command, ended=result).markdown(status, "").strip()
 
 
 def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
@@ -137,7 +191,7 @@ def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
 
 def is_own(run: Run) -> bool:
     """Returns whether this project recorded a sweep's command line; whoever can write to the store can write tags."""
-    record = {"overrides": recorded_arguments(run), signature.FIELD: run.data.tags.get(_SIGNATURE_TAG, "")}
+    record = {"overrides": recorded_arguments(run), signature.FIELD: tags_of(run.data.tags).get(_SIGNATURE_TAG, "")}
     return signature.is_own(_SIGNED, record)
 
 
@@ -148,6 +202,6 @@ def recorded_arguments(run: Run) -> list[str]:
       TrackingError: it was too long to be recorded.
     """
     try:
-        return [str(one) for one in json.loads(run.data.tags.get(ARGV_TAG, ""))]
+        return [str(one) for one in json.loads(tags_of(run.data.tags).get(ARGV_TAG, ""))]
     except ValueError as error:
         raise TrackingError(f"sweep {run.info.run_id} has no readable command line; type it again in full") from error

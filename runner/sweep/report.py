@@ -27,6 +27,7 @@ from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
 from runner.tracking import sweeps
 from runner.tracking.base import Status
+from runner.tracking.hidden import tags_of
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import reason
 from runner.training.checkpoint.arguments import key_of
@@ -34,6 +35,7 @@ from runner.training.checkpoint.arguments import key_of
 _CURVES = ("eval/loss", "train/loss")
 _AGAIN = ("killed", "failed", "timeout", "not run")  # what a resumed sweep tries again, with another end perhaps
 _STORE = ("tracking", "tracking.uri", "tracking.experiment")  # where a sweep is looked for by its id
+_MOST_ROWS = 30  # of the table in the sweep's description; table.md has all
 _MOST_TICKS = 12  # values of a key that a heat map names
 
 
@@ -62,7 +64,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
             print(f"  {retyped(sweep.module, best.job.overrides, sweep.config)}", flush=True)
         if sweep.parent is not None:
             status: Status = "KILLED" if interruption(error) else "FINISHED" if good else "FAILED"
-            _store(sweep, sweep.parent, entries, best, files, status)
+            _store(sweep, sweep.parent, entries, best, files, sheet, status)
         elif files:
             print(f"table and plots: {sweep.folder}")
         if sweep.parent is not None and any(entry.outcome.status in _AGAIN for entry in entries):
@@ -87,7 +89,8 @@ def _entries(sweep: Sweep) -> list[Entry]:
         try:
             sweep.parent.mark_killed({str(job.number): outcome.note or outcome.status for job, outcome in rows})
             for run in sweep.parent.children():  # newest first: a job that ran again counts as it is now
-                own.setdefault((run.data.tags.get(JOB_TAG, ""), values_of(run.data.tags)), from_run(run))
+                tags = tags_of(run.data.tags)
+                own.setdefault((tags.get(JOB_TAG, ""), values_of(tags)), from_run(run))
         except Exception as error:  # the table is worth having without
             warn(f"the jobs' runs could not be read: {reason(error)}")
     entries = []
@@ -226,7 +229,13 @@ def _curves(sweep: Sweep, entries: Sequence[Entry], done: Sequence[Entry]) -> li
 
 
 def _store(
-    sweep: Sweep, parent: Parent, entries: Sequence[Entry], best: Entry | None, files: Sequence[Path], status: Status
+    sweep: Sweep,
+    parent: Parent,
+    entries: Sequence[Entry],
+    best: Entry | None,
+    files: Sequence[Path],
+    sheet: render.Sheet,
+    status: Status,
 ) -> None:
     tags = {"runner.sweep.result": _counts(entries)}
     missing = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
@@ -244,8 +253,30 @@ def _store(
         if scaling.EFFICIENCY in entry.record.metrics:
             parent.measure_child(entry.record.run_id, {scaling.EFFICIENCY: entry.record.metrics[scaling.EFFICIENCY]})
     parent.finish(status, tags, metrics, files)
-    for line in parent.describe():
+    parent.tell(status, tags["runner.sweep.result"], _page(sweep, parent, entries, best, sheet))
+    tasks = {entry.record.params.get("task.name", "") for entry in entries if entry.record is not None}
+    for line in parent.describe(tasks.pop() if len(tasks) == 1 else None):
         print(line.replace("run: ", "sweep: ", 1) if line.startswith("run: ") else line)
+
+
+def _page(
+    sweep: Sweep, parent: Parent, entries: Sequence[Entry], best: Entry | None, sheet: render.Sheet
+) -> list[str]:
+    """Returns parts of the sweep's description, in Markdown: the best job, and the table with links to the runs."""
+    ids = [entry.record.run_id if entry.record is not None else "" for entry in entries]
+    parts = []
+    if best is not None and best.record is not None:
+        value, words = best.record.metrics[sweep.settings.metric], shlex.join(best.job.overrides)
+        link = f"[{best.job.name}]({parent.address(best.record.run_id)})"
+        parts.append(f"Best by {sweep.settings.metric}: {link}, **{value:.4g}**\n\n    python -m runner {words}")
+    linked = [
+        (f"[{row[0]}]({parent.address(run_id)})" if run_id else row[0], *row[1:])
+        for row, run_id in zip(sheet.rows, ids, strict=True)
+    ]
+    parts.append(render.to_markdown(replace(sheet, rows=tuple(linked[:_MOST_ROWS]))))
+    if len(linked) > _MOST_ROWS:
+        parts.append(f"and {len(linked) - _MOST_ROWS} more in table.md")
+    return parts
 
 
 def _totals(entries: Sequence[Entry]) -> dict[str, int]:

@@ -35,6 +35,7 @@ from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
 from runner.sweep.tasks import check_tasks, expected
 from runner.tracking import uri
+from runner.tracking.hidden import tags_of
 from runner.training.checkpoint.arguments import folder_of, key_of
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Sweep:
             opened = self.parent
             self.check()
             assert opened is not None
-            known = [(values_of(run.data.tags), run) for run in reversed(opened.children())]
+            known = [(values_of(tags_of(run.data.tags)), run) for run in reversed(opened.children())]
             self._finished = {values: run for values, run in known if run.info.status == "FINISHED"}
             self._unfinished = {values: run for values, run in known if values not in self._finished}
 

@@ -30,6 +30,7 @@ def open_tracker(
     run_name: str,
     params: Mapping[str, object],
     tags: Mapping[str, str],
+    listed: Mapping[str, object] | None = None,
     resume_run_id: str | None = None,
     parent_run_id: str | None = None,
     root: Path | None = None,
@@ -45,6 +46,7 @@ def open_tracker(
       run_name: the run's name, unless `config.run_name` gives one.
       params: flat, dotted key to value, as `dataset.batch_size: 128`.
       tags: more tags; `config.tags` win over them.
+      listed: the params that the run's page lists; null: all.
       resume_run_id: a run to continue; its status becomes RUNNING again.
       parent_run_id: the run that the new one is nested in.
       root: folder whose `outputs` holds the default store and unsent records; null: the project's.
@@ -64,7 +66,7 @@ def open_tracker(
     with stages.stage("opening the run's record in MLflow"):
         return tracker.start_run(
             config,
-            start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id),
+            start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id, listed),
             root=root or project_root(),
             resume_run_id=resume_run_id,
             finish_timeout_s=finish_timeout_s,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from runner.tracking.page import Page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +35,14 @@ class Tracker:
     """
 
     run_id: str | None = None
+
+    @cached_property
+    def page(self) -> Page:
+        """What the run's page says of it; stored by `show_page`, and after its first call at the end too."""
+        return Page()
+
+    def show_page(self) -> None:
+        """Queues the run's description as it is by now."""
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric, stamped with the time of the call.

@@ -10,11 +10,20 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.config.secrets import TRACKING, reveal, without_userinfo
 from runner.config.secrets import shown as shown  # what is shown of a location
+from runner.host.late import late
+
+if TYPE_CHECKING:
+    from runner.tracking import serving
+else:
+    serving = late("runner.tracking.serving")
 
 _SQLITE = "sqlite:///"
+# Without processes for jobs of the GenAI side, and with one worker, MLflow's UI takes a fraction of its memory.
+_LIGHT = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
 
 
 def default_uri(root: Path) -> str:
@@ -82,18 +91,24 @@ def fingerprint(uri: str) -> str:
     return hashlib.sha256(shown(uri).rstrip("/").encode()).hexdigest()[:16]
 
 
-def ui_lines(uri: str, experiment_id: str, run_id: str) -> list[str]:
-    """Returns where the run can be looked at, and for a store without a server the command that serves it."""
+def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None) -> list[str]:
+    """Returns where the run can be looked at, and for a store that nothing serves the command that serves it.
+
+    Args:
+      uri: the store's.
+      experiment_id: of the run.
+      run_id: the run.
+      view: key of the columns that the list of runs opens with; null: MLflow's own.
+    """
     runs = f"experiments/{experiment_id}/runs"
-    if is_http(uri):
-        return [_page("run", without_userinfo(uri).rstrip("/"), f"{runs}/{run_id}")]
-    port = free_port()
-    server = f"http://127.0.0.1:{port}"
-    return [
-        f"view with: {_ui_command(uri, port)}",
-        _page("run", server, f"{runs}/{run_id}"),
-        _page("all runs", server, runs),
-    ]
+    columns = f"&viewStateShareKey={view}" if view else ""
+    server, serve = without_userinfo(uri).rstrip("/"), list[str]()
+    if not is_http(uri):
+        found = serving.find(run_id)
+        port = free_port()
+        server = found or f"http://127.0.0.1:{port}"
+        serve = [] if found else [f"view with: {_ui_command(uri, port)}"]
+    return [*serve, _page("run", server, f"{runs}/{run_id}"), _page("all runs", server, runs, columns)]
 
 
 def free_port(first: int = 5000) -> int:
@@ -109,13 +124,13 @@ def free_port(first: int = 5000) -> int:
     return first
 
 
-def _page(what: str, server: str, path: str) -> str:
-    return f"{what}: {server}/#/{path}?workflowType=machine_learning"  # else the UI's GenAI view
+def _page(what: str, server: str, path: str, more: str = "") -> str:
+    return f"{what}: {server}/#/{path}?workflowType=machine_learning{more}"  # else the UI's GenAI view
 
 
 def _ui_command(uri: str, port: int) -> str:
     program = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
     is_given = os.environ.get("MLFLOW_TRACKING_URI", "").strip() == uri
     store = '"$MLFLOW_TRACKING_URI"' if is_given and shown(uri) != uri else shlex.quote(shown(uri))
-    setting = "" if os.name == "nt" else "MLFLOW_DISABLE_TELEMETRY=true "
-    return f"{setting}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port}"
+    setting = "" if os.name == "nt" else _LIGHT
+    return f"{setting}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port} --workers 1"

@@ -13,8 +13,10 @@ from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, Metric
 from mlflow.exceptions import MlflowException
 
+from runner.tracking import page
+from runner.tracking.hidden import tag_key
 from runner.tracking.reason import http_code
-from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Point, Record, Tag, clean_key, cut
+from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Point, Record, Tag, cut
 
 POINTS_A_CALL = 1000  # MLflow's limit
 # What MLflow itself says of a record. The same words by a proxy's status (404 while the server behind it starts) don't
@@ -39,8 +41,11 @@ class Sender:
         first = group[0]
         if isinstance(first, Point):
             self._points(cast("list[Point]", group), unsure=unsure)
+        elif isinstance(first, Tag) and first.key == page.TAG:
+            current = self._client.get_run(self._run_id).data.tags.get(page.TAG)
+            self._client.set_tag(self._run_id, page.TAG, cut(page.merged(first.value, current), TAG_LIMIT))
         elif isinstance(first, Tag):
-            self._client.set_tag(self._run_id, clean_key(first.key), cut(first.value, TAG_LIMIT))
+            self._client.set_tag(self._run_id, tag_key(first.key), cut(first.value, TAG_LIMIT))
         elif isinstance(first, Dataset):
             self._dataset(first, unsure=unsure)
         elif isinstance(first, Artifact):

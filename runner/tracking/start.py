@@ -15,9 +15,10 @@ from mlflow.entities import Param
 from runner.config.errors import TrackingError
 from runner.tracking import process
 from runner.tracking.dead import NOTE
+from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.location import shown
 from runner.tracking.reason import reason
-from runner.tracking.records import TAG_LIMIT, clean_key, clean_params, cut
+from runner.tracking.records import TAG_LIMIT, clean_params, cut
 from runner.tracking.store import Store
 
 _PARAMS_A_CALL = 100  # MLflow's limit
@@ -33,12 +34,20 @@ class RunSpec:
       params: as they come from the config, flat.
       tags: without those that every run gets.
       parent_run_id: the run that it is nested in.
+      listed: the params that its page lists; null: all.
     """
 
     name: str
     params: Mapping[str, object]
     tags: Mapping[str, str]
     parent_run_id: str | None
+    listed: Mapping[str, object] | None = None
+
+    def stored(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns what is stored of the params: those that are listed, and the tag that holds all."""
+        params = clean_params(self.params)
+        whole = None if self.listed is None else packed(params)
+        return (params, {}) if self.listed is None or whole is None else (clean_params(self.listed), {PARAMS: whole})
 
 
 def create(store: Store, spec: RunSpec, root: Path) -> str:
@@ -56,12 +65,13 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
       TrackingError: the store failed.
     """
     parent = {_PARENT_TAG: spec.parent_run_id} if spec.parent_run_id else {}
-    tags = _cleaned({**_source_tags(root), **spec.tags, **process.identity(), **parent})
+    listed, whole = spec.stored()
+    tags = _cleaned({**_source_tags(root), **spec.tags, **process.identity(), **parent, **whole})
     try:
         # One call, so that no moment exists in which the run has no process to be known by.
         run = store.client.create_run(store.experiment_id, tags=tags, run_name=spec.name)
         run_id = str(run.info.run_id)
-        _log_params(store.client, run_id, clean_params(spec.params))
+        _log_params(store.client, run_id, listed)
     except Exception as error:
         raise _failed(store, "a run", error) from error
     return run_id
@@ -86,14 +96,15 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     params = clean_params(spec.params)
     try:
         run = store.client.get_run(run_id)
-        before = run.data.params
+        listed, tags = spec.stored()[0], tags_of(run.data.tags)
+        before = params_of(run.data.params, tags)
         changed = {f"resumed.{k}": v for k, v in params.items() if before.get(k, v) != v}
         store.client.update_run(run_id, status="RUNNING")
         for key, value in _cleaned({**spec.tags, **process.identity(), **changed}).items():
             store.client.set_tag(run_id, key, value)
-        if NOTE in run.data.tags:
+        if NOTE in tags:
             store.client.delete_tag(run_id, NOTE)
-        _log_params(store.client, run_id, {k: v for k, v in params.items() if k not in before})
+        _log_params(store.client, run_id, {k: v for k, v in listed.items() if k not in run.data.params})
     except Exception as error:
         raise _failed(store, f"run {run_id}", error) from error
     return str(run.info.experiment_id)
@@ -113,7 +124,7 @@ def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) ->
 
 
 def _cleaned(tags: Mapping[str, str]) -> dict[str, str]:
-    return {clean_key(key): cut(str(value), TAG_LIMIT) for key, value in tags.items()}
+    return {tag_key(key): cut(str(value), TAG_LIMIT) for key, value in tags.items()}
 
 
 def _source_tags(root: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from runner.config.errors import Interrupted, TrackingError
 from runner.config.schema import TrackingConfig
 from runner.host.late import late
 from runner.host.signals import current
-from runner.tracking import start, unsent
+from runner.tracking import page, start, unsent, view
 from runner.tracking.base import Example, Predicts, Status, Tracker
 from runner.tracking.dead import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
@@ -55,7 +56,8 @@ class MlflowTracker(Tracker):
         self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
         self._names: dict[str, str] = {}
         self._nonfinite: set[str] = set()
-        self._last_step = 0
+        self._last_step, self._described = 0, ""
+        self._view: str | None = None  # key of the columns that the list of runs opens with
         self._finished = False
         self._notes: list[str] = []
         atexit.register(self.finish, "FAILED")  # a program that ends without a word did not finish
@@ -64,10 +66,12 @@ class MlflowTracker(Tracker):
         """Queues a point of each metric; see `Tracker`."""
         now = _now_ms()
         self._last_step = step
+        self.page.log(values)
         self._writer.add_points([self._point(key, float(value), now, step) for key, value in values.items()])
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
+        self.page.tag(tags)
         for key, value in tags.items():
             self._writer.add(Tag(key, str(value)))
 
@@ -81,6 +85,7 @@ class MlflowTracker(Tracker):
             warn(f"{path} is not recorded: there is no such file")
             return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
+        self.page.add_file(f"{folder}/{path.name}" if folder else path.name)
 
     def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Stores a model at once; see `Tracker`."""
@@ -113,6 +118,8 @@ class MlflowTracker(Tracker):
         self._finished = True
         atexit.unregister(self.finish)
         in_time = False
+        if self._described:
+            self._writer.add(self._description(status))
         try:
             in_time = self._writer.flush(self._finish_timeout_s)
         except (Interrupted, KeyboardInterrupt):
@@ -128,7 +135,17 @@ class MlflowTracker(Tracker):
 
     def describe(self) -> list[str]:
         """Returns where the run can be looked at, and what could not be stored."""
-        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id), *self._notes]
+        return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id, self._view), *self._notes]
+
+    def show_page(self) -> None:
+        """Queues the description, and keeps the columns of the list of runs; see `Tracker`."""
+        if self.page.columns and self._view is None:
+            self._view = view.save(self._store, self.page.task, self.page.columns)
+        self._writer.add(self._description("RUNNING"))
+
+    def _description(self, status: str) -> Tag:
+        self._described = status
+        return Tag(page.TAG, self.page.markdown(status, page.address_of(self._store.experiment_id, self.run_id)))
 
     def _point(self, key: str, value: float, now: int, step: int) -> Point:
         name = self._names.get(key)
@@ -147,6 +164,9 @@ class MlflowTracker(Tracker):
             return self._keep([*left, Ending(status, _now_ms())], "jsonl", _LATER)
         kept = self._keep(left, "jsonl", _LATER)
         ending = Ending(status if kept or status != "FINISHED" else "FAILED", _now_ms())
+        if self._described not in ("", ending.status):
+            with contextlib.suppress(Exception):  # the status itself says it
+                self._send([self._description(ending.status)], unsure=False)
         for attempt in range(attempts):
             time.sleep(_ENDING_DELAY_S * attempt)
             try:

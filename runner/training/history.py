@@ -11,7 +11,7 @@ import numpy as np
 from runner.config.errors import NotFiniteError
 from runner.data.base import Array
 from runner.engine.base import Pending
-from runner.metrics import EVAL, TRAIN
+from runner.metrics import EPOCH, EVAL, TRAIN
 from runner.task.base import LOSS, Evaluation
 from runner.training import past
 from runner.training.past import Past, Restore
@@ -117,6 +117,16 @@ class History:
         """Returns the means of the epoch's steps that were read, by name, the loss first; NaN where none was."""
         return _means(self.past.names, self.past.epoch)
 
+    def end_epoch(self, step: int) -> None:
+        """Reads every call, and logs and keeps the epoch's means; a second call for the epoch logs nothing."""
+        self.drain()
+        if not self.past.epochs or self.past.epochs[-1][0] < step:
+            self.past.epochs.append((step, self.epoch_means()))
+            self._log_epoch(*self.past.epochs[-1])
+
+    def _log_epoch(self, step: int, means: Mapping[str, float]) -> None:
+        self._log(step, {f"{EPOCH}{name}": mean for name, mean in means.items()})
+
     def start_epoch(self) -> None:
         """Begins the means of a new epoch."""
         self.past.epoch = np.zeros(1 + len(self.past.names))
@@ -130,6 +140,8 @@ class History:
         self._take(step, past.from_arrays(arrays, self._batch_size))
         for at, means in self.past.train:
             self._log_window(at, means)
+        for at, means in self.past.epochs:
+            self._log_epoch(at, means)
         for at, evaluation in self.past.evaluations:
             self._log_evaluation(at, evaluation)
         for rate in self.past.rates:
@@ -162,6 +174,7 @@ class History:
         names = self.past.names
         order = [0, *(1 + before.names.index(name) for name in names)]
         before.train = [(at, {name: means[name] for name in names}) for at, means in before.train]
+        before.epochs = [(at, {name: means[name] for name in names}) for at, means in before.epochs]
         before.open, before.epoch = [row[order] for row in before.open], before.epoch[order]
         before.names = names
         self._last_step, self.past = step, before

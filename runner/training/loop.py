@@ -291,7 +291,7 @@ def _train_epoch(run: _Run, epoch: int) -> None:
             hooks.stop.raise_if_requested()
             if not epoch_done:  # the epoch's last step is saved with its evaluation
                 hooks.saver.save_if_due(run.step, history)
-    history.drain()
+    history.end_epoch(run.step)
     run.meter.waited()
     # Logged once an epoch at least, but not of a run's first calls, which compile; not twice at its last step.
     history.add_rate(run.step, run.meter.steps_per_second if run.meter.steps else 0.0)

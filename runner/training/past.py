@@ -5,17 +5,18 @@ A table of the past is an array of what is no metric (steps, weights), and besid
     train (n,)           steps of the logged windows;     train/<metric> (n,)        their means
     open (n,)            weights of the open window's steps; open/<metric> (n,)      their sums
     epoch (1,)           weight of the epoch's steps so far; epoch/<metric> (1,)     their sums
+    epochs (n,)          steps at the ends of epochs;     epochs/<metric> (n,)       means of all their steps
     evaluations (n, 2)   steps, examples;                 evaluations/<metric> (n,)
     rates (n, 3)         steps, examples a second, milliseconds a step
     restores (n, 3)      bad steps, steps of the checkpoints, factors
 
-All are float64.
+All are float64. A checkpoint of an earlier version has no epochs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -52,6 +53,7 @@ class Past:
       evaluations: (step, metrics) of every evaluation.
       rates: (step, examples a second, milliseconds a step) of every time that these were logged.
       restores: returns to a checkpoint after a loss that was not finite.
+      epochs: (step, means by name) of every epoch that was trained to its end.
     """
 
     names: tuple[str, ...]
@@ -61,6 +63,7 @@ class Past:
     evaluations: list[tuple[int, Evaluation]]
     rates: list[tuple[int, float, float]]
     restores: list[Restore]
+    epochs: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
 
 def begin(names: Sequence[str]) -> Past:
@@ -75,6 +78,7 @@ def to_arrays(past: Past) -> dict[str, Array]:
         "train": [step for step, _ in past.train],
         "open": steps[:, 0],
         "epoch": past.epoch[:1],
+        "epochs": [step for step, _ in past.epochs],
         "evaluations": np.array([(at, one.examples) for at, one in past.evaluations], np.float64).reshape(-1, 2),
         "rates": np.array(past.rates, np.float64).reshape(-1, 3),
         "restores": np.array([(r.bad, r.step, r.factor) for r in past.restores], np.float64).reshape(-1, 3),
@@ -83,6 +87,7 @@ def to_arrays(past: Past) -> dict[str, Array]:
         found[f"train/{name}"] = [means[name] for _, means in past.train]
         found[f"open/{name}"] = steps[:, column]
         found[f"epoch/{name}"] = past.epoch[column : column + 1]
+        found[f"epochs/{name}"] = [means[name] for _, means in past.epochs]
     told = [one.metrics for _, one in past.evaluations]
     for name in told[-1] if told else ():
         if all(name in metrics for metrics in told):  # a run may have gone on with fewer, as without task.top_k
@@ -99,15 +104,13 @@ def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> Past:
     """
     if _is_format_1(arrays):
         arrays = _from_format_1(arrays, batch_size)
+    arrays = _with_epochs(arrays)
     names = _names(arrays, "train")
     columns = [arrays[f"open/{name}"] for name in names]
     evaluated = _names(arrays, "evaluations")
     return Past(
         names,
-        [
-            (int(step), {name: float(arrays[f"train/{name}"][row]) for name in names})
-            for row, step in enumerate(arrays["train"])
-        ],
+        _means(arrays, "train", names),
         list(np.column_stack([arrays["open"], *columns])),
         np.concatenate([arrays["epoch"], *(arrays[f"epoch/{name}"] for name in names)]),
         [
@@ -116,7 +119,22 @@ def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> Past:
         ],
         [(int(at), float(rate), float(ms)) for at, rate, ms in arrays["rates"]],
         [Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays["restores"]],
+        _means(arrays, "epochs", names),
     )
+
+
+def _means(arrays: Mapping[str, Array], table: str, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
+    return [
+        (int(step), {name: float(arrays[f"{table}/{name}"][row]) for name in names})
+        for row, step in enumerate(arrays[table])
+    ]
+
+
+def _with_epochs(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Returns the arrays with a table of no epochs where they have none, as those of an earlier version."""
+    none = np.zeros(0)
+    more = {"epochs": none} | {f"epochs/{name}": none for name in _names(arrays, "train")}
+    return arrays if "epochs" in arrays else {**arrays, **more}
 
 
 def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
@@ -132,8 +150,9 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     if _is_format_1(arrays):
         _check_form(arrays, _FORMAT_1 | {name: form for name, form in _LATER_FORMAT_1.items() if name in arrays})
         arrays = _from_format_1(arrays, 1)
+    arrays = _with_epochs(arrays)
     names, evaluated = _names(arrays, "train"), _names(arrays, "evaluations")
-    tables = [("train", names), ("open", names), ("epoch", names), ("evaluations", evaluated)]
+    tables = [("train", names), ("open", names), ("epoch", names), ("epochs", names), ("evaluations", evaluated)]
     columns: dict[str, tuple[int, int | None]] = {
         f"{table}/{name}": (1, None) for table, those in tables for name in those
     }
@@ -146,7 +165,7 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     counts = [*arrays["epoch"], *arrays["open"], *arrays["evaluations"][:, 1], *arrays["restores"][:, :2].flat]
     if len(arrays["epoch"]) != 1 or not all(np.isfinite(count) and count >= 0 for count in counts):
         raise ValueError("its history must count in numbers")
-    for name in ("train", "evaluations", "rates"):
+    for name in ("train", "epochs", "evaluations", "rates"):
         at = arrays[name] if arrays[name].ndim == 1 else arrays[name][:, 0]
         if not bool(np.all((at > 0) & (at <= step) & (at == np.floor(at))) and np.all(np.diff(at) > 0)):
             raise ValueError(f"{name} of its history must have steps up to {step}, in order")
@@ -157,6 +176,7 @@ _TABLES: dict[str, tuple[int, int | None]] = {
     "train": (1, None),
     "open": (1, None),
     "epoch": (1, 1),
+    "epochs": (1, None),
     "evaluations": (2, 2),
     "rates": (2, 3),
     "restores": (2, 3),

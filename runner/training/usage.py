@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 import psutil
 
+from runner.host.gpus import Gpus
 from runner.processes.team import Team
 from runner.training.history import LogPoints
 
 CPU, MEMORY = "cpu_percent", "memory_mb"
 _EVERY_S = 5.0
+_FIRST, _FIRST_EVERY_S = 10, 1.0  # measurements at a run's start, which a short run has its curve of
 
 
 class Usage:
@@ -32,19 +34,22 @@ class ProcessUsage(Usage):
     """Measures this process every few seconds, and tells process 0, which logs what is new of all of them.
 
     The points are `system/process-<i>/cpu_percent`, of one core, since the process measured before (at first since it
-    started), and `system/process-<i>/memory_mb`, resident. MLflow shows metrics of such names as those of a system.
+    started), and `system/process-<i>/memory_mb`, resident; of its GPUs see `runner.host.gpus`. MLflow shows metrics of
+    such names as those of a system.
     """
 
-    def __init__(self, team: Team, log: LogPoints, every_s: float = _EVERY_S) -> None:
+    def __init__(self, team: Team, log: LogPoints, every_s: float = _EVERY_S, gpus: Gpus | None = None) -> None:
         """Begins to measure.
 
         Args:
           team: the processes.
           log: process 0's; takes (step, points).
           every_s: seconds between two measurements of a process.
+          gpus: that the mesh is made of; null: it is not of GPUs.
         """
         self._team, self._log, self._every_s, self._due = team, log, every_s, 0.0
         self._process = psutil.Process()
+        self._measured, self._gpus = 0, gpus
         self._cpu, self._wall = 0.0, float(self._process.create_time())
         self._unlogged: dict[int, Mapping[str, float]] = {}
         self._logged: dict[int, int] = {}  # process -> step of its last point
@@ -53,8 +58,10 @@ class ProcessUsage(Usage):
         """Measures and logs; see `Usage`."""
         now = time.monotonic()
         if now >= self._due:
-            self._due = now + self._every_s
+            self._due = now + (self._every_s if self._measured >= _FIRST else min(_FIRST_EVERY_S, self._every_s))
+            self._measured += 1
             usage = {CPU: self._cpu_percent(), MEMORY: self._process.memory_info().rss / 1e6}
+            usage |= self._gpus.measure() if self._gpus is not None else {}
             if self._team.is_first:
                 self._unlogged[self._team.index] = usage
             else:

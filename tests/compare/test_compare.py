@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -229,3 +230,30 @@ def test_a_diff_shows_config_results_and_plans(store: str, capsys: pytest.Captur
     assert SIZE in out
     assert "plan: 1 differ" in out
     assert "trainer.seed" not in out
+
+
+def test_every_point_of_a_run_is_a_line_of_a_csv_file(
+    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "points.csv"
+    out = compare(capsys, "--uri", store, "--run", "batch_size=64,seed=1", "--points", str(path))
+    assert f"written: 6 points in {path}" in out.replace("\n", "")
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows if row["metric"] == "train/loss"] == ["10", "20", "30"]
+    assert [float(row["value"]) for row in rows if row["metric"] == "train/loss"] == [6.4, 3.2, 64 / 30]
+    assert {row["run"] for row in rows} == {"batch_size=64,seed=1"}
+    assert rows[0]["time"].endswith("+00:00")
+    compare(capsys, "--uri", store, "--sweep", "latest", "--points", str(path))
+    assert len(path.read_text().splitlines()) == 1 + 4 * 6, "a file of ours is written over"
+
+
+def test_a_file_of_points_that_is_something_else_is_refused(
+    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.csv").write_text("precious\n")
+    err = compare(capsys, "--uri", store, "--points", str(tmp_path / "mine.csv"), code=2)
+    assert "the file holds something else" in err
+    assert (tmp_path / "mine.csv").read_text() == "precious\n"
+    assert "is refused" in compare(capsys, "--uri", store, "--points", str(tmp_path / "no" / "p.csv"), code=2)
+    assert "--run none is refused" in compare(capsys, "--uri", store, "--run", "none", code=2)

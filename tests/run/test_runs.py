@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from runner.tracking.hidden import params_of, tags_of
 from tests import forks
 from tests.stores import store_in
 
@@ -80,8 +81,14 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     client, found = recorded(tmp_path)
     assert found.info.status == "FINISHED"
     assert found.data.params["dataset.batch_size"] == "64"
-    assert found.data.params["mesh.axes.batch"] == "2"
-    assert found.data.params["run.command"].startswith("python -m runner dataset=digits")
+    assert found.data.params["mesh"] == "batch=2"
+    whole = params_of(found.data.params, tags_of(found.data.tags))
+    assert whole["run.command"].startswith("python -m runner dataset=digits")
+    assert whole["optimizer.epsilon"] not in ("", None)
+    assert "optimizer.epsilon" not in found.data.params, "the page lists what matters; config.yaml has all"
+    assert len(found.data.params) <= 22
+    shown = [tag for tag in found.data.tags if not tag.startswith("mlflow.")]
+    assert len(shown) <= 6, shown
     assert found.data.tags["runner.mesh"] == "batch2"
     assert found.inputs.dataset_inputs[0].dataset.name.startswith("digits")
     assert steps_of(client, found.info.run_id, "train/loss") == [10, 20, 30, 40, 44]

@@ -169,7 +169,8 @@ def test_a_traceback_in_the_log_file_holds_no_secret() -> None:
 
 def test_the_page_of_a_run_is_one_that_a_browser_opens() -> None:
     assert ui_lines(f"http://ann:{SECRET}@host:5000/", "3", "abc") == [
-        "run: http://host:5000/#/experiments/3/runs/abc?workflowType=machine_learning"
+        "run: http://host:5000/#/experiments/3/runs/abc?workflowType=machine_learning",
+        "all runs: http://host:5000/#/experiments/3/runs?workflowType=machine_learning",
     ]
     assert host_and_port(f"http://ann:{SECRET}@host:5000/x") == ("host", "5000")
     assert host_and_port("https://[::1]") == ("::1", "443")

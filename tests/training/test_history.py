@@ -369,3 +369,32 @@ def test_the_arrays_of_format_1_tell_the_same_past() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-15)
     with pytest.raises(ValueError, match="train of its history has another form"):
         check_arrays(3, before | {"train": np.zeros((1, 4))})
+
+
+def test_the_mean_of_an_epoch_is_logged_beside_those_of_steps_once_and_again_after_a_kill() -> None:
+    history = make(log := Log(), window=2)
+    feed(history, [1.0, 3.0, 5.0], [3])
+    history.drain()
+    history.end_epoch(3)
+    history.end_epoch(3)
+    means = [points for _, points in log.points if "train/epoch_loss" in points]
+    assert means == [{"train/epoch_loss": 3.0, "train/epoch_accuracy": 0.03}]
+    arrays = history.arrays()
+    check_arrays(3, arrays)
+    again = make(later := Log(), window=2)
+    again.restore(3, arrays)
+    assert (3, means[0]) in later.points
+    again.end_epoch(3)
+    assert [points for _, points in later.points].count(means[0]) == 1
+
+
+def test_a_checkpoint_without_means_of_epochs_is_one_of_an_earlier_version() -> None:
+    history = make(Log(), window=2)
+    feed(history, [1.0, 3.0], [2])
+    history.drain()
+    history.end_epoch(2)
+    before = {name: array for name, array in history.arrays().items() if not name.startswith("epochs")}
+    check_arrays(2, before)
+    assert from_arrays(before).epochs == []
+    with pytest.raises(ValueError, match="its history must hold"):
+        check_arrays(2, {name: array for name, array in history.arrays().items() if name != "epochs/loss"})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from runner.host.gpus import Gpus
 from runner.processes.team import Team
 from runner.training.usage import ProcessUsage
 
@@ -97,3 +101,29 @@ def test_another_process_tells_process_0_and_logs_nothing() -> None:
     usage.finish(3)
     assert [sorted(each) for each in team.said] == [["cpu_percent", "memory_mb"]]
     assert log.points == []
+
+
+NVML = SimpleNamespace(
+    nvmlInit=lambda: None,
+    nvmlDeviceGetCount=lambda: 2,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=50 + handle),
+    nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=(1 + handle) * 10**9),
+)
+
+
+def test_gpus_are_those_that_the_process_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", NVML)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    log = Log()
+    ProcessUsage(Team(), log, gpus=Gpus()).sample(3)
+    found = {key.rpartition("/")[2]: value for _, key, value in log.points}
+    assert (found["gpu-0_percent"], found["gpu-0_memory_mb"]) == (51.0, 2000.0)
+    assert "gpu-1_percent" not in found
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert Gpus().measure()["gpu-1_percent"] == 51.0
+
+
+def test_without_the_package_or_the_driver_nothing_of_gpus_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Gpus().measure() == {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner.tracking.hidden import params_of, tags_of
 from tests import forks
 from tests.stores import store_in
 
@@ -133,7 +134,8 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
     assert run.data.tags["runner.verified"] == "true"
     assert run.data.tags["runner.verdict"] == "proven"
     assert run.data.metrics["verify/proven_share"] == 1
-    assert run.data.params["run.command"].startswith("python -m runner.verify dataset=digits")
+    whole = params_of(run.data.params, tags_of(run.data.tags))
+    assert whole["run.command"].startswith("python -m runner.verify dataset=digits")
     assert 0 < run.data.metrics["verify/worst_ratio"] < 1
     assert {"config.yaml", "verify.json", "verify.md"} <= artifacts
 

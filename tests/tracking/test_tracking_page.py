@@ -1,0 +1,152 @@
+"""What a run's page says: description, listed params and tags, columns of the list of runs."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.run.listed import listed
+from runner.tracking import page, view
+from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
+from runner.tracking.page import Page, merged
+
+ADDRESS = "#/experiments/1/runs/abc"
+
+
+def _note(uri: str, run_id: str) -> str:
+    return str(MlflowClient(uri).get_run(run_id).data.tags[page.TAG])
+
+
+def test_a_page_says_the_command_the_result_how_it_ended_and_links_its_pictures() -> None:
+    one = Page(command="python -m runner mesh=batch8", facts={"mesh": "batch=8 on 8 virtual CPU devices"})
+    one.log({"train/loss": 3.0, "eval/loss": 0.25, "eval/accuracy": 0.91})
+    one.tag({"runner.ended": "trained for 2 epochs", "runner.checkpoints": "/x/ck"})
+    one.add_file("curves.png")
+    one.add_file("config.yaml")
+    told = one.markdown("FINISHED", ADDRESS)
+    assert told.startswith("**Finished**: trained for 2 epochs\n")
+    assert "| command | `python -m runner mesh=batch8` |" in told
+    assert told.split("\n\n")[1:3] == [
+        "result: eval/accuracy **0.91**, eval/loss **0.25**",
+        "mesh: batch=8 on 8 virtual CPU devices",
+    ]
+    assert "| checkpoints | `/x/ck` |" in told
+    assert f"| pictures | [curves.png]({ADDRESS}/artifacts/curves.png) |" in told
+    assert f"| files | [config.yaml]({ADDRESS}/artifacts/config.yaml) |" in told
+
+
+def test_a_run_that_failed_has_a_result_so_far_and_its_reason_is_no_markdown() -> None:
+    one = Page(results={"eval/loss": 0.5}, ended="shape [2, *] of <a|b>\nis wrong")
+    told = one.markdown("FAILED", ADDRESS)
+    assert told.splitlines()[0] == r"**Failed**: shape \[2, \*\] of \<a\|b\> is wrong"
+    assert told.split("\n\n")[1] == "result so far: eval/loss **0.5**\n"
+
+
+def test_what_a_person_wrote_below_the_line_or_in_place_of_ours_stays() -> None:
+    first = merged("ours", None)
+    assert merged("new", first) == first.replace("ours", "new")
+    assert merged("new", first + "seed was wrong") == merged("new", None) + "seed was wrong"
+    assert merged("new", "all mine") == "all mine"
+
+
+def test_the_description_follows_the_run_from_its_start_to_its_end(opener: Any, uri: str) -> None:
+    tracker = opener(uri, params={"a": 1})
+    tracker.page.command = "python -m runner"
+    tracker.show_page()
+    assert tracker.flush(20)
+    assert _note(uri, tracker.run_id).startswith("**Running**\n")
+    tracker.log_metrics(3, {"eval/loss": 0.5})
+    tracker.set_tags({"runner.ended": "ended by signal 15"})
+    tracker.finish("KILLED")
+    told = _note(uri, tracker.run_id)
+    assert told.startswith(r"**Killed**: ended by signal 15")
+    assert "eval/loss **0.5**" in told
+
+
+def test_a_run_whose_process_is_gone_is_described_as_killed() -> None:
+    told = page.ended_without_a_word("**Running**\n\nmore", "process 7 was gone")
+    assert told == "**Killed**: process 7 was gone\n\nmore"
+    assert page.ended_without_a_word("**Finished**\n\nmore", "x") is None
+    assert page.ended_without_a_word(None, "x") is None
+
+
+@pytest.mark.parametrize(
+    "key", ["runner.pid", "runner.boot", "runner.sweep.argv", "varied.dataset.batch_size", PARAMS]
+)
+def test_bookkeeping_is_stored_where_the_page_lists_nothing_and_read_by_its_own_name(key: str) -> None:
+    assert tag_key(key) == f"mlflow.{key}"
+    assert tags_of({tag_key(key): "x"}) == {key: "x"}
+    assert tags_of({key: "x"}) == {key: "x"}, "as an earlier release stored it"
+
+
+def test_tags_that_a_person_reads_keep_their_names() -> None:
+    for key in ("runner.mesh", "runner.ended", "runner.kind", "resumed.trainer.epochs", "mine"):
+        assert tag_key(key) == key
+    assert tags_of({"mlflow.user": "ann"}) == {"mlflow.user": "ann"}
+
+
+def test_the_whole_config_is_read_back_from_one_tag_and_from_the_params_of_an_earlier_release() -> None:
+    params = {f"group.key_{index}": str(index) for index in range(300)}
+    text = packed(params)
+    assert text is not None
+    assert params_of({"group.key_1": "1"}, {PARAMS: text}) == params
+    assert params_of(params, {}) == params
+    assert params_of(params, {PARAMS: "no such thing"}) == params
+    assert packed({"rules": json.dumps([hash(str(index)) for index in range(5000)])}) is None, "longer than a tag"
+
+
+def test_a_run_lists_the_chosen_params_and_keeps_all(opener: Any, uri: str) -> None:
+    whole = {"dataset.batch_size": 64, "optimizer.epsilon": 1e-7}
+    tracker = opener(uri, params=whole, listed={"model": "mlp", "dataset.batch_size": 64})
+    tracker.finish("FINISHED")
+    run = MlflowClient(uri).get_run(tracker.run_id)
+    assert run.data.params == {"model": "mlp", "dataset.batch_size": "64"}
+    assert params_of(run.data.params, tags_of(run.data.tags)) == {
+        "dataset.batch_size": "64", "optimizer.epsilon": "1e-07"
+    }  # fmt: skip
+    again = opener(
+        uri, params=whole | {"optimizer.epsilon": 1e-3}, listed={"model": "mlp"}, resume_run_id=run.info.run_id
+    )
+    again.finish("FINISHED")
+    assert MlflowClient(uri).get_run(tracker.run_id).data.tags["resumed.optimizer.epsilon"] == "0.001"
+
+
+def test_listed_are_options_keys_that_matter_and_what_was_typed() -> None:
+    content = {
+        "dataset": {"batch_size": 64, "prefetch": 2, "shuffle": True},
+        "mesh": {"axes": {"batch": 4, "model": 2}, "device": "cpu"},
+        "model": {"_target_": "x", "hidden": [64]},
+        "optimizer": {"name": "adam", "epsilon": 1e-7, "clip": {"norm": None}},
+    }
+    found = listed(content, {"model": "mlp", "mesh": "batch8", "tracking": "mlflow"}, ["optimizer.clip", "dataset"])
+    assert found == {
+        "model": "mlp", "mesh": "batch=4 model=2", "dataset.batch_size": 64, "model.hidden": [64],
+        "optimizer.clip.norm": None,
+    }  # fmt: skip
+
+
+def test_the_columns_are_kept_once_in_the_experiment(opener: Any, uri: str) -> None:
+    tracker = opener(uri)
+    tracker.page.task, tracker.page.columns = "classification", ("eval/accuracy", "eval/loss")
+    tracker.show_page()
+    tracker.finish("FINISHED")
+    client = MlflowClient(uri)
+    experiment = client.get_run(tracker.run_id).info.experiment_id
+    state = json.loads(client.get_experiment(experiment).tags["mlflow.sharedViewState.classification"])
+    assert state["selectedColumns"][:2] == ["metrics.`eval/accuracy`", "metrics.`eval/loss`"]
+    assert "tags.`runner.ended`" in state["selectedColumns"]
+    assert tracker.describe()[-1].endswith("&viewStateShareKey=classification")
+
+
+def test_a_store_that_takes_no_tag_of_an_experiment_gives_no_key() -> None:
+    def refuse(*_words: object) -> None:
+        raise PermissionError("no")
+
+    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(tags={}), set_experiment_tag=refuse)
+    store: Any = SimpleNamespace(client=client, experiment_id="1")
+    assert view.save(store, "classification", ["eval/loss"]) is None
+    assert view.saved(store, "classification") is None
