@@ -81,6 +81,17 @@ def commands(page: str) -> list[Command]:
     return found
 
 
+def refused(page: str) -> list[tuple[str, str]]:
+    """Returns (command line, the line that it is refused with) of the blocks that show both; `...` stands for more."""
+    both = re.compile(r"^\$ python -m runner (.*)\n(error: .*)$", flags=re.M)
+    return [pair for kind, text in blocks(page) if not kind for pair in both.findall(text)]
+
+
+def says(line: str, shown: str) -> bool:
+    """Tells whether a line is the one that a page shows, `...` standing for anything."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split("..."))), line.strip()) is not None
+
+
 def links(page: str) -> list[str]:
     """Returns what a page links to, pictures included."""
     text = _BLOCK.sub("", path_of(page).read_text())

@@ -16,6 +16,7 @@ from runner.compare.command import _parser
 from tests import forks
 from tests.docs import composing, pages
 from tests.docs.pages import ROOT, Command
+from tests.refusals import Refusal, refuse_all
 
 # Whole examples: the picture of the page's task, which its run must leave, and the engine and mesh that it is tried on.
 EXAMPLES = {
@@ -33,8 +34,7 @@ OTHERS = ("pip", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export", ".ven
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in which a reader types, with data of the names that pages use."""
-    composing.give_data(tmp_path)
+    """An empty folder in which a reader types."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -61,6 +61,7 @@ def check(command: Command, page: str) -> None:
 
 @pytest.mark.parametrize("page", pages.names())
 def test_every_command_line_of_a_page_is_one_that_the_program_takes(page: str, folder: Path) -> None:
+    composing.give_data(folder)
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
     for command in dict.fromkeys(pages.commands(page)):
@@ -71,6 +72,19 @@ def test_every_command_line_of_a_page_is_one_that_the_program_takes(page: str, f
             check(command, page)
         except (Exception, SystemExit) as error:
             raise AssertionError(f"{page}: {command}\n{error}") from error
+
+
+def test_what_pages_show_as_refused_is_refused_in_these_words(folder: Path) -> None:
+    composing.give_data(folder)
+    (folder / "my_models.py").write_text("def narrow(keras, input_shape, num_classes, width): ...\n")
+    shown = {line: said for page in pages.names() for line, said in pages.refused(page)}
+    assert len(shown) > 20
+    cases = [Refusal(tuple(shlex.split(line)), (said,)) for line, said in shown.items()]
+    found = refuse_all(cases, folder)
+    for case in cases:
+        said = found[case.args]["err"]
+        assert pages.says(said, case.shown[0]), f"{shlex.join(case.args)}\n{said}"
+        assert found[case.args]["code"] == 2
 
 
 def test_a_command_line_that_the_program_refuses_is_seen(folder: Path) -> None:
