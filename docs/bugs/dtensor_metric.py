@@ -10,7 +10,9 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
+)
 mesh = dtensor.create_mesh([("batch", 8)], devices=[f"CPU:{number}" for number in range(8)])
 ones = dtensor.pack([tf.ones(2)] * 8, dtensor.Layout.batch_sharded(mesh, "batch", 1))
 metric = tf_keras.metrics.Mean()

@@ -1,7 +1,7 @@
 """TensorFlow DTensor: the stock optimizers apply the step before on any mesh of more than one device.
 
-DTensor merges all-reduces by default, and moves them across the writes of variables: an optimizer that assigns a moment
-and reads it back gets the one of the step before. One step of SGD with momentum, on one device and on two.
+DTensor merges all-reduces by default, and moves them across the writes of variables: an optimizer that assigns a
+moment and reads it back gets the one of the step before. One step of SGD with momentum, on one device and on two.
 """
 
 import os
@@ -14,7 +14,9 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.experimental import dtensor
 
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 
 def moved(devices: int) -> np.ndarray:

@@ -33,4 +33,8 @@ one = np.asarray(jax.jit(jax.grad(loss))(kernel, images))
 eight, four_two = gradient(("batch", 8)), gradient(("batch", 4), ("model", 2))
 print(f"batch=8         is {np.median(eight / one):.3f} times the gradient of one device")
 print(f"batch=4 model=2 is {np.median(four_two / one):.3f} times the gradient of one device")
-sys.exit(0 if not np.allclose(four_two, one, rtol=1e-3, atol=1e-3) and np.allclose(eight, one, rtol=1e-3, atol=1e-3) else "gone")
+sys.exit(
+    0
+    if not np.allclose(four_two, one, rtol=1e-3, atol=1e-3) and np.allclose(eight, one, rtol=1e-3, atol=1e-3)
+    else "gone"
+)

@@ -10,9 +10,13 @@ import sys
 
 ABORTED = -6
 if sys.argv[1:] != ["train"]:
-    flags = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=5 --xla_cpu_collective_call_terminate_timeout_seconds=15"
+    flags = (
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=5 --xla_cpu_collective_call_terminate_timeout_seconds=15"
+    )
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": "8", "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, __file__, "train"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__, "train"], env=environment, capture_output=True, text=True, check=False
+    )
     said = [line for line in done.stderr.splitlines() if "Expected" in line or "rendezvous" in line.lower()]
     print(f"ended with {done.returncode}: {said[-1][:220] if said else done.stdout}")
     sys.exit(0 if done.returncode == ABORTED else "gone")

@@ -20,6 +20,7 @@ from runner.training.checkpoint.arguments import KEYS
 # Words that name what an earlier command of the page has left; what is typed besides is checked without it.
 _RECORDED = (*KEYS, "sweep.resume")
 _OF_HYDRA = ("hydra.", "hydra/", "+hydra.")
+_SEARCHED = "hydra.searchpath="  # where options of a project's own are
 
 
 def give_data(folder: Path) -> None:
@@ -45,9 +46,13 @@ def composed(arguments: Sequence[str]) -> list[RunConfig]:
     arranged = command_line.arranged(arguments)
     overrides = [one for one in arranged if not one.startswith("-")]
     overrides = [one for one in overrides if one.partition("=")[0] not in _RECORDED]
-    kept = [one for one in overrides if not one.startswith(_OF_HYDRA)]
+    kept = [one for one in overrides if one.startswith(_SEARCHED) or not one.startswith(_OF_HYDRA)]
     with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
-        compose("config", overrides=[one for one in overrides if one not in kept], return_hydra_config=True)
+        compose(
+            "config",
+            overrides=[one for one in overrides if one.startswith((_SEARCHED, *_OF_HYDRA))],
+            return_hydra_config=True,
+        )
         return [convert(compose("config", overrides=list(one))) for one in _ends(kept)]
 
 

@@ -53,11 +53,11 @@ def blocks(spec: layout.Spec, axes: Mapping[str, int]) -> Iterator[Block]:
     """Cuts an array of one or two dims as its spec says; devices are numbered row by row over the axes."""
     counts = [axes[axis] if axis else 1 for axis in spec] + [1]
     for row, column in itertools.product(range(counts[0]), range(counts[1])):
-        part = dict(zip([axis for axis in spec if axis], [at for at, axis in zip((row, column), spec) if axis]))
+        part = {axis: at for at, axis in zip((row, column), spec, strict=False) if axis}
         held = [
             number
             for number, place in enumerate(itertools.product(*(range(size) for size in axes.values())))
-            if all(dict(zip(axes, place))[axis] == index for axis, index in part.items())
+            if all(dict(zip(axes, place, strict=True))[axis] == index for axis, index in part.items())
         ]
         yield Block(row, column, tuple(held))
 
@@ -84,7 +84,9 @@ def drawn(name: str, shape: tuple[int, ...], spec: layout.Spec, axes: Mapping[st
         fill = _WHOLE if len(parts) == 1 else _COLOURS[part.devices[0] % len(_COLOURS)]
         x, y = left + part.column * across, _TOP + part.row * down
         text.append(f'<rect x="{x:g}" y="{y:g}" width="{across:g}" height="{down:g}" fill="{fill}"/>')
-        text.append(f'<text x="{x + across / 2:g}" y="{y + down / 2 + 4:g}" class="devices">{numbers(part.devices)}</text>')
+        text.append(
+            f'<text x="{x + across / 2:g}" y="{y + down / 2 + 4:g}" class="devices">{numbers(part.devices)}</text>'
+        )
     share = 1 / len(parts)
     said = "whole on each" if share == 1 else f"1/{len(parts)} on each"
     text.append(f'<text x="{middle:g}" y="{_TOP + tall + _FOOT - 6}" class="small">{said}</text>')
@@ -93,7 +95,9 @@ def drawn(name: str, shape: tuple[int, ...], spec: layout.Spec, axes: Mapping[st
 
 def picture(preset: str, axes: Mapping[str, int]) -> str:
     """Returns the SVG of a preset on a mesh: the batch first, then every variable of an MLP."""
-    typed = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.load(paths.conf_dir() / f"layout/{preset}.yaml"))
+    typed = OmegaConf.merge(
+        OmegaConf.structured(LayoutConfig), OmegaConf.load(paths.conf_dir() / f"layout/{preset}.yaml")
+    )
     config = OmegaConf.to_object(typed)
     assert isinstance(config, LayoutConfig)
     batch, spec = ("batch", BATCH), ("batch", None)

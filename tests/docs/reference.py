@@ -154,7 +154,9 @@ def _group(group: str) -> list[str]:
     if len(files) > 1:
         lines += ["| option | |", "|---|---|"]
         first = defaults().get(group)
-        lines += [f"| `{file.stem}`{' (default)' if file.stem == first else ''} | {cell(head(file))} |" for file in files]
+        lines += [
+            f"| `{file.stem}`{' (default)' if file.stem == first else ''} | {cell(head(file))} |" for file in files
+        ]
         lines.append("")
     elif head(files[0]):
         lines += [head(files[0]), ""]

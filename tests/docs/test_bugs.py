@@ -36,4 +36,6 @@ def test_a_bug_is_still_there(name: str) -> None:
     done = subprocess.run(
         [sys.executable, FOLDER / f"{name}.py"], capture_output=True, text=True, timeout=600, check=False
     )
-    assert done.returncode == 0, f"the bug of docs/bugs/{name}.py is not seen any more\n{done.stdout}\n{done.stderr[-2000:]}"
+    assert done.returncode == 0, (
+        f"the bug of docs/bugs/{name}.py is not seen any more\n{done.stdout}\n{done.stderr[-2000:]}"
+    )

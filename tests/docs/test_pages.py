@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -12,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.compare.command import _parser
 from tests import forks
-from tests.docs import composing, pages
+from tests.docs import composing, pages, reference
 from tests.docs.pages import ROOT, Command
 from tests.refusals import Refusal, refuse_all
 
-# Whole examples: the picture of the page's task, which its run must leave, and the engine and mesh that it is tried on.
+# Whole examples: the picture that the page's run must leave, and the engine and mesh that it is tried on.
 EXAMPLES = {
     "regression": ("predicted.png", "keras_dtensor", "batch8"),
     "multilabel": ("labels.png", "jax", "batch4_model2"),
@@ -29,7 +29,19 @@ EXAMPLES = {
 WHOLE = ("checkpoints",)  # pages that name steps which a shortened run has not
 RUN = [page for page in pages.names() if page not in EXAMPLES and any(not one.needs for one in pages.commands(page))]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
-OTHERS = ("pip", "srun", "mpirun", "torchrun", "mlflow", "sudo", "export", ".venv/bin/mlflow", "python3", "cd", "source")
+OTHERS = (
+    "pip",
+    "srun",
+    "mpirun",
+    "torchrun",
+    "mlflow",
+    "sudo",
+    "export",
+    ".venv/bin/mlflow",
+    "python3",
+    "cd",
+    "source",
+)
 
 
 @pytest.fixture
@@ -43,8 +55,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(command: Command, page: str) -> None:
     """Holds one command line against the config, or against what else it names."""
     program, module = command.words[0], command.module
-    if module == "runner.compare":
-        _parser().parse_args(command.arguments)
+    if module == "runner.init":
+        assert importlib.import_module("runner.init.command").main(command.arguments) == 0
+    elif (parser := reference.parser_of(module) if module else None) is not None:
+        parser.parse_args(command.arguments)
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
             composing.composed(command.arguments)
@@ -60,11 +74,16 @@ def check(command: Command, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", pages.names())
-def test_every_command_line_of_a_page_is_one_that_the_program_takes(page: str, folder: Path) -> None:
+def test_every_command_line_of_a_page_is_one_that_the_program_takes(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     composing.give_data(folder)
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
     for command in dict.fromkeys(pages.commands(page)):
+        if command.words[0] == "cd":
+            monkeypatch.chdir(folder / command.words[1])
+            continue
         if command.words[0] == "python3":
             assert SETUP.match(" ".join(command.words)) or command.needs or page == pages.README
             continue
@@ -101,7 +120,7 @@ def test_a_command_line_that_the_program_refuses_is_seen(folder: Path) -> None:
         "python missing.py",
         "srun -n 2 python -m runner",
     ):
-        with pytest.raises((Exception, SystemExit, AssertionError)):  # noqa: B017, PT011 - of many kinds
+        with pytest.raises((Exception, SystemExit, AssertionError)):
             check(Command(tuple(shlex.split(line))), "index")
 
 
@@ -179,7 +198,10 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    here = folder
     for count, command in enumerate(one for one in pages.commands(page) if not one.needs):
+        if command.words[0] == "cd":
+            here = folder / command.words[1]
         if command.words[0] != "python":
             continue  # README's two commands, of which each machine that runs this test has run the second
         given = list(command.words[1:])
@@ -192,8 +214,12 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             given.append(f"engine={engine}")
         if composes and "--help" not in given:
             out = f"{folder}/out-{count}-{command.module.rpartition('.')[2]}"
-            given += [f"trainer.checkpoint.folder={folder}/checkpoints", f"hydra.run.dir={out}", f"hydra.sweep.dir={out}"]
-        done = forks.run([sys.executable, *given], cwd=folder, env=environment, timeout=1800)
+            given += [
+                f"trainer.checkpoint.folder={folder}/checkpoints",
+                f"hydra.run.dir={out}",
+                f"hydra.sweep.dir={out}",
+            ]
+        done = forks.run([sys.executable, *given], cwd=here, env=environment, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert done.returncode == command.code, said
 

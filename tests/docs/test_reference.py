@@ -34,7 +34,9 @@ def test_every_option_has_a_line() -> None:
 def test_a_key_that_is_added_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mesh").mkdir()
     (tmp_path / "config.yaml").write_text("defaults:\n  - mesh: one\n")
-    (tmp_path / "mesh" / "one.yaml").write_text("# A mesh.\n#   python -m runner\naxes: {batch: 1} # its axes\nnew: 3 # of it\n")
+    (tmp_path / "mesh" / "one.yaml").write_text(
+        "# A mesh.\n#   python -m runner\naxes: {batch: 1} # its axes\nnew: 3 # of it\n"
+    )
     monkeypatch.setattr(reference, "CONF", tmp_path)
     rows = "\n".join(reference._group("mesh"))
     assert "| `mesh.new` |  | `3` | of it |" in rows
