@@ -31,7 +31,6 @@ def seconds(step: object, times: int) -> float:
 
 alone = seconds(jax.jit(lambda kernel: update(kernel, None)[0]), 5)
 looped = seconds(jax.jit(lambda kernel: jax.lax.scan(update, kernel, length=4)[0]), 1) / 4
-print(
-    f"a step takes {1000 * alone:.1f} ms alone and {1000 * looped:.1f} ms in a loop: {looped / alone:.0f} times as long"
-)
+ratio = looped / alone
+print(f"a step takes {1000 * alone:.1f} ms alone and {1000 * looped:.1f} ms in a loop: {ratio:.0f} times as long")
 sys.exit(0 if looped > 2 * alone else "gone")
