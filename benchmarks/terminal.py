@@ -1,6 +1,6 @@
-"""Draws what a command prints: `python -m benchmarks.terminal docs/images/terminal.svg mesh=batch8 model=mlp`.
+"""Draws what a command prints: `python -m benchmarks.terminal docs/images/terminal.svg runner mesh=batch8 model=mlp`.
 
-With `--from FILE` it draws what the file holds, the output of such a command.
+With `--from FILE` it draws what that file holds, which the command has printed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,14 +33,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--from", dest="printed", type=Path)
-    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("command", nargs="+", help="a module and its arguments, as runner.plan mesh=batch8")
     options = parser.parse_args()
     if options.printed:
         printed = options.printed.read_text()
     else:
-        command = [sys.executable, "-m", "runner", *options.overrides]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    options.out.write_text(picture(" ".join(["python -m runner", *options.overrides]), printed))
+        printed = subprocess.run(
+            [sys.executable, "-m", *options.command], capture_output=True, text=True, check=True
+        ).stdout
+    options.out.write_text(picture(shlex.join(["python", "-m", *options.command]), printed))
 
 
 if __name__ == "__main__":
