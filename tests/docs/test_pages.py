@@ -31,6 +31,8 @@ RUN = [page for page in pages.names() if page not in EXAMPLES and any(not one.ne
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
     "pip",
+    "eval",
+    "runner",
     "srun",
     "mpirun",
     "torchrun",
@@ -58,7 +60,7 @@ def check(command: Command, page: str) -> None:
     if module == "runner.init":
         assert importlib.import_module("runner.init.command").main(command.arguments) == 0
     elif (parser := reference.parser_of(module) if module else None) is not None:
-        parser.parse_args(command.arguments)
+        getattr(parser, "read", parser.parse_args)(command.arguments)  # the first takes keys for flags
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
             composing.composed(command.arguments)
@@ -83,6 +85,7 @@ def test_every_command_line_of_a_page_is_one_that_the_program_takes(
     for command in dict.fromkeys(pages.commands(page)):
         if command.words[0] == "cd":
             monkeypatch.chdir(folder / command.words[1])
+            monkeypatch.syspath_prepend(str(folder / command.words[1]))
             continue
         if command.words[0] == "python3":
             assert SETUP.match(" ".join(command.words)) or command.needs or page == pages.README
