@@ -200,6 +200,7 @@ class OptimizerConfig:
 
     Attributes:
       name: `adam`, `adamw`, `sgd` or `rmsprop`.
+      learning_rate: what the schedule and the gradient are multiplied by.
       frozen_step: reproduces a bug: Adam's bias correction stays at step 1, as where a Python number is traced.
       reread_slots: reproduces a bug: Adam's moments are assigned and read back in one step, as stock optimizers do;
         with `engine.combine_all_reduces` DTensor then gives those of the step before, on more than one device.

@@ -1,82 +1,243 @@
-"""The pages of docs/ that a user follows: their files are written, their commands run, in an empty folder."""
+"""README and the pages: each command line is composed and checked; under `-m campaign` each page is followed."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
-import subprocess
 import sys
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("regression", "multilabel", "photographs", "own_dataset", "own_loss")
-# The picture of the page's task, which its run must leave.
-PICTURES = {
-    "regression": "predicted.png",
-    "multilabel": "labels.png",
-    "photographs": "confusion.png",
-    "own_dataset": "confusion.png",
-    "own_loss": "curves.png",
+from tests import forks
+from tests.docs import composing, pages, reference
+from tests.docs.pages import ROOT, Command
+from tests.refusals import Refusal, refuse_all
+
+# Whole examples: the picture that the page's run must leave, and the engine and mesh that it is tried on.
+EXAMPLES = {
+    "regression": ("predicted.png", "keras_dtensor", "batch8"),
+    "multilabel": ("labels.png", "jax", "batch4_model2"),
+    "photographs": ("confusion.png", "jax", "batch8"),
+    "own_dataset": ("confusion.png", "keras_dtensor", "batch4_model2"),
+    "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
+WHOLE = ("checkpoints",)  # pages that name steps which a shortened run has not
+RUN = [page for page in pages.names() if page not in EXAMPLES and any(not one.needs for one in pages.commands(page))]
+SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
+OTHERS = (
+    "pip",
+    "eval",
+    "runner",
+    "srun",
+    "mpirun",
+    "torchrun",
+    "mlflow",
+    "sudo",
+    "export",
+    ".venv/bin/mlflow",
+    "python3",
+    "cd",
+    "source",
+)
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Returns (what stands behind the fence, the text) of each block of a page."""
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    return re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", text, flags=re.M | re.S)
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in which a reader types."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
 
 
-def commands(page: str) -> list[list[str]]:
-    """Returns the words of each command of a page, in order."""
-    shell = "".join(text for kind, text in blocks(page) if kind == "sh")
-    return [shlex.split(line) for line in shell.splitlines() if line.strip()]
+def check(command: Command, page: str) -> None:
+    """Holds one command line against the config, or against what else it names."""
+    program, module = command.words[0], command.module
+    if module == "runner.init":
+        assert importlib.import_module("runner.init.command").main(command.arguments) == 0
+    elif (parser := reference.parser_of(module) if module else None) is not None:
+        getattr(parser, "read", parser.parse_args)(command.arguments)  # the first takes keys for flags
+    elif module.split(".")[0] == "runner":
+        if not {"--help", "--version", "-h"} & set(command.words):
+            composing.composed(command.arguments)
+    elif module:
+        assert find_spec(module) is not None
+    elif program == "python":
+        written = command.words[1]
+        assert written in pages.files(page) or (ROOT / written).is_file(), f"{written} is no file of the page"
+    else:
+        assert command.needs, "a block with such a command says what it needs: ```sh needs ..."
+        assert program in OTHERS
+    assert find_spec(module) is not None if module else True
 
 
-def follow(page: str, folder: Path, engine: str, mesh: str) -> None:
-    """Does what a page says, on an engine, and on a mesh in place of the page's batch8.
+@pytest.mark.parametrize("page", pages.names())
+def test_every_command_line_of_a_page_is_one_that_the_program_takes(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composing.give_data(folder)
+    for name, text in pages.files(page).items():
+        (folder / name).write_text(text)
+    for command in dict.fromkeys(pages.commands(page)):
+        if command.words[0] == "cd":
+            monkeypatch.chdir(folder / command.words[1])
+            monkeypatch.syspath_prepend(str(folder / command.words[1]))
+            continue
+        if command.words[0] == "python3":
+            assert SETUP.match(" ".join(command.words)) or command.needs or page == pages.README
+            continue
+        try:
+            check(command, page)
+        except (Exception, SystemExit) as error:
+            raise AssertionError(f"{page}: {command}\n{error}") from error
+
+
+def test_what_pages_show_as_refused_is_refused_in_these_words(folder: Path) -> None:
+    composing.give_data(folder)
+    (folder / "my_models.py").write_text("def narrow(keras, input_shape, num_classes, width): ...\n")
+    shown = {line: said for page in pages.names() for line, said in pages.refused(page)}
+    assert len(shown) > 20
+    cases = [Refusal(tuple(shlex.split(line)), (said,)) for line, said in shown.items()]
+    found = refuse_all(cases, folder)
+    for case in cases:
+        said = found[case.args]["err"]
+        assert pages.says(said, case.shown[0]), f"{shlex.join(case.args)}\n{said}"
+        assert found[case.args]["code"] == 2
+
+
+def test_a_command_line_that_the_program_refuses_is_seen(folder: Path) -> None:
+    del folder
+    for line in (
+        "python -m runner mesh=batch9",
+        "python -m runner -m mesh=single,batch9",
+        "python -m runner trainer.epoch=3",
+        "python -m runner resume=latest dataset.batch_sise=3",
+        "python -m runner hydra/launcher=nope",
+        "python -m runner mesh=batch8 dataset.batch_size=100",
+        "python -m runner.nope",
+        "python -m runner.compare --nope",
+        "python missing.py",
+        "srun -n 2 python -m runner",
+    ):
+        with pytest.raises((Exception, SystemExit, AssertionError)):
+            check(Command(tuple(shlex.split(line))), "index")
+
+
+def test_extras_that_pages_install_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {
+        extra
+        for page in pages.names()
+        for listed in re.findall(r"-e '\.\[([\w,-]+)\]'", pages.path_of(page).read_text())
+        for extra in listed.split(",")
+    }
+    assert named <= set(extras)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in pages.names():
+        here = pages.path_of(page)
+        for link in pages.links(page):
+            if link.startswith(("http://", "https://")):
+                continue
+            target, _, anchor = link.partition("#")
+            file = (here.parent / target).resolve() if target else here
+            assert file.exists(), f"{page}: {link}"
+            assert not anchor or anchor in pages.anchors(file), f"{page}: {link}"
+
+
+def test_the_index_and_readme_name_every_page() -> None:
+    listed = {link.partition("#")[0] for link in pages.links("index")}
+    shown = {link.partition("#")[0].removeprefix("docs/") for link in pages.links(pages.README)}
+    every = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert every - listed == set()
+    assert every - shown == set()
+
+
+def test_readme_is_short_and_its_commands_are_those_of_ci() -> None:
+    text = pages.path_of(pages.README).read_text()
+    assert len(text.splitlines()) <= 150
+    venv = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e"
+    assert f"\n{venv} . && .venv/bin/python -m runner mesh=batch8 model=mlp\n" in text
+    found = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)  # as .ci/run finds it
+    assert found == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
+
+
+def test_every_picture_is_shown_somewhere() -> None:
+    shown = {Path(link).name for page in pages.names() for link in pages.links(page)}
+    assert {path.name for path in (ROOT / "docs/images").rglob("*.*")} <= shown
+
+
+# Following the pages.
+
+
+def shortened(page: str, command: Command) -> list[str]:
+    """Returns a command's arguments, with few batches where the page is not one of whole examples."""
+    given = command.arguments
+    if command.module not in ("runner", "runner.verify") or page in WHOLE or page in EXAMPLES:
+        return given
+    keys = {word.lstrip("+~").partition("=")[0] for word in given}
+    more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
+    if command.module == "runner.verify":
+        more += ["verify.steps=2", "verify.allow_unproven=true"]
+    elif keys & {"trainer.overfit_batches", "trainer.steps_per_epoch", "experiment", *composing._RECORDED}:
+        more = []
+    if "experiment=keras_tutorial" in given or "experiment=jax_guide" in given:
+        more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
+    given = [re.sub(r"(n_trials)=\d+", r"\1=2", word) for word in given]
+    return given + [one for one in more if one.partition("=")[0] not in keys]
+
+
+def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
+    """Does what a page says, in a folder; an example on an engine, and on a mesh in place of the page's batch8.
 
     Raises:
-      AssertionError: a command failed; shows what it printed.
+      AssertionError: a command ended with another code; shows what it printed.
     """
-    for kind, text in blocks(page):
-        if kind.startswith("python "):
-            (folder / kind.removeprefix("python ")).write_text(text)
+    for name, text in pages.files(page).items():
+        (folder / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    recorded = [f"trainer.checkpoint.folder={folder}/checkpoints"]
-    for words in commands(page):
-        assert words[0] == "python"
-        given = [word.replace("mesh=batch8", f"mesh={mesh}") for word in words[1:]]
-        if given[:2] == ["-m", "runner"] or given[:2] == ["-m", "runner.verify"]:
-            given += [f"engine={engine}"] if not any(word.startswith("resume=") for word in given) else []
-        if given[:1] == ["-m"]:
-            name = given[1].rpartition(".")[2]
-            count = len(list(folder.glob("out-*")))
-            given += [*recorded, f"hydra.run.dir={folder}/out-{count}-{name}"]
-        done = subprocess.run(
-            [sys.executable, *given], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-
-
-def test_the_commands_of_every_page_are_read() -> None:
-    for page in PAGES:
-        assert len(commands(page)) >= 4, page
+    here = folder
+    for count, command in enumerate(one for one in pages.commands(page) if not one.needs):
+        if command.words[0] == "cd":
+            here = folder / command.words[1]
+        if command.words[0] != "python":
+            continue  # README's two commands, of which each machine that runs this test has run the second
+        given = list(command.words[1:])
+        if command.module:
+            given = ["-m", command.module, *shortened(page, command)]
+        if mesh:
+            given = [word.replace("mesh=batch8", f"mesh={mesh}") for word in given]
+        composes = command.module in ("runner", "runner.verify", "runner.plan", "runner.evaluate", "runner.export")
+        if engine and command.module in ("runner", "runner.verify") and not any("resume=" in one for one in given):
+            given.append(f"engine={engine}")
+        if composes and "--help" not in given:
+            out = f"{folder}/out-{count}-{command.module.rpartition('.')[2]}"
+            given += [
+                f"trainer.checkpoint.folder={folder}/checkpoints",
+                f"hydra.run.dir={out}",
+                f"hydra.sweep.dir={out}",
+            ]
+        done = forks.run([sys.executable, *given], cwd=here, env=environment, timeout=1800)
+        said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert done.returncode == command.code, said
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("page", "engine", "mesh"),
-    [
-        ("regression", "keras_dtensor", "batch8"),
-        ("multilabel", "jax", "batch4_model2"),
-        ("photographs", "jax", "batch8"),
-        ("own_dataset", "keras_dtensor", "batch4_model2"),
-        ("own_loss", "jax", "batch4_model2"),
-    ],
-)
-def test_a_page_does_what_it_says(page: str, engine: str, mesh: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_an_example_does_what_its_page_says(page: str, tmp_path: Path) -> None:
+    picture, engine, mesh = EXAMPLES[page]
     follow(page, tmp_path, engine, mesh)
-    assert (tmp_path / "out-0-runner" / PICTURES[page]).stat().st_size > 10_000
+    (run,) = [path for path in tmp_path.glob("out-*-runner") if (path / picture).exists()][:1]
+    assert (run / picture).stat().st_size > 10_000
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+    composing.give_data(tmp_path)
+    follow(page, tmp_path)

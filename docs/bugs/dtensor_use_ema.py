@@ -1,0 +1,25 @@
+"""tf_keras: `use_ema=True` of a DTensor optimizer averages nothing, and puts the initial weights into the model."""
+
+import os
+import sys
+
+os.environ["TF_USE_LEGACY_KERAS"], os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1", "3"
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from tensorflow.experimental import dtensor
+
+mesh = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+variable = dtensor.DVariable(dtensor.copy_to_mesh(tf.ones(3), dtensor.Layout.replicated(mesh, 1)))
+gradient = dtensor.copy_to_mesh(tf.ones(3), dtensor.Layout.replicated(mesh, 1))
+optimizer = tf_keras.dtensor.experimental.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, mesh=mesh)
+optimizer.build([variable])
+step = tf.function(lambda: optimizer.apply_gradients([(gradient, variable)]))
+for _ in range(3):
+    step()
+trained = dtensor.unpack(variable.read_value())[0].numpy()
+optimizer.finalize_variable_values([variable])
+averaged = dtensor.unpack(variable.read_value())[0].numpy()
+print(f"the weights were 1 and are {trained} after three steps; their average, put into the model, is {averaged}")
+sys.exit(0 if np.array_equal(averaged, np.ones(3)) else "gone")

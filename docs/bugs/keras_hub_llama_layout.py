@@ -1,0 +1,28 @@
+"""KerasHub: Llama's own layout map is shaped for Gemma's kernels, and splits a hidden dim where it means heads."""
+
+import os
+import sys
+
+os.environ["KERAS_BACKEND"], os.environ["JAX_PLATFORMS"] = "jax", "cpu"
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+import keras
+import keras_hub
+
+mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"), keras.distribution.list_devices())
+maps = keras_hub.models.Llama3Backbone.get_layout_map(mesh)
+model = keras_hub.models.Llama3Backbone(
+    vocabulary_size=64, num_layers=1, num_query_heads=4, num_key_value_heads=4, hidden_dim=32, intermediate_dim=64
+)
+missed = []
+for variable in model.variables:
+    layout = maps[variable.path]
+    shown = None if layout is None else layout.axes
+    if variable.path.endswith(("query/kernel", "reverse_embeddings")):
+        print(f"{variable.path} {tuple(variable.shape)}: {shown}")
+    if variable.path.endswith("query/kernel"):  # (hidden, heads, head): Megatron splits the heads over `model`
+        missed.append(shown is None or shown[1] != "model")
+sys.exit(0 if all(missed) else "gone")

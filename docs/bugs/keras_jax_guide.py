@@ -1,0 +1,20 @@
+"""Keras's guide "Multi-GPU distributed training with JAX" does not run as it stands: it places Keras's variables."""
+
+import os
+import sys
+
+os.environ["KERAS_BACKEND"], os.environ["JAX_PLATFORMS"] = "jax", "cpu"
+
+import jax
+import keras
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec())
+try:
+    jax.device_put(model.trainable_variables, everywhere)  # as the guide's get_replicated_train_state
+except ValueError as error:
+    print(f"ValueError: {error}")
+else:
+    sys.exit("gone")

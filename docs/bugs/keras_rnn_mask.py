@@ -1,0 +1,22 @@
+"""tf_keras: an unrolled RNN that goes backwards, with a mask and zeros for masked steps, zeroes the wrong steps."""
+
+import os
+import sys
+
+os.environ["TF_USE_LEGACY_KERAS"], os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1", "3"
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+x = tf.constant(np.random.default_rng(1).normal(size=(1, 4, 2)).astype("float32"))
+mask = tf.constant([[True, True, True, False]])
+options = {"return_sequences": True, "go_backwards": True, "zero_output_for_mask": True}
+looped = tf_keras.layers.SimpleRNN(2, **options)
+unrolled = tf_keras.layers.SimpleRNN(2, unroll=True, **options)
+a = looped(x, mask=mask).numpy()
+unrolled.build(x.shape)
+unrolled.set_weights(looped.get_weights())
+b = unrolled(x, mask=mask).numpy()
+print(f"in a loop:\n{a[0].round(3)}\nunrolled:\n{b[0].round(3)}")
+sys.exit(0 if not np.allclose(a, b) else "gone")

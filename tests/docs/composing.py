@@ -1,0 +1,71 @@
+"""What a command line of a page would run, composed and checked without TensorFlow or JAX."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from PIL import Image
+
+from runner.cli import command_line
+from runner.config.convert import convert
+from runner.config.schema import RunConfig
+from runner.host import paths
+from runner.training.checkpoint.arguments import KEYS
+
+# Words that name what an earlier command of the page has left; what is typed besides is checked without it.
+_RECORDED = (*KEYS, "sweep.resume")
+_OF_HYDRA = ("hydra.", "hydra/", "+hydra.")
+_SEARCHED = "hydra.searchpath="  # where options of a project's own are
+
+
+def give_data(folder: Path) -> None:
+    """Writes small files of the names that pages take for a reader's own."""
+    (folder / "houses.csv").write_text("area,rooms,price\n" + "".join(f"{n},{n % 3},{2 * n}\n" for n in range(1, 40)))
+    label = np.arange(40) % 4
+    np.savez(folder / "scans.npz", scan=np.ones((40, 8, 8), "uint8"), dose=np.ones(40, "float32"), label=label)
+    np.savez(folder / "tags.npz", features=np.ones((40, 4), "float32"), tags=np.ones((40, 3), "int32"))
+    np.savez(folder / "trips.npz", km=np.ones(40, "float32"), minutes=np.ones(40, "float32"))
+    for kind in ("round", "square"):
+        (folder / "photos" / kind).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (64, 64)).save(folder / "photos" / kind / f"{number}.png")
+
+
+def composed(arguments: Sequence[str]) -> list[RunConfig]:
+    """Returns the configs that a command line would run: of a sweep the first and the last of each key's values.
+
+    Raises:
+      ConfigError: a command line or a config that the command would refuse.
+      HydraException: what Hydra can't compose.
+    """
+    arranged = command_line.arranged(arguments)
+    overrides = [one for one in arranged if not one.startswith("-")]
+    overrides = [one for one in overrides if one.partition("=")[0] not in _RECORDED]
+    kept = [one for one in overrides if one.startswith(_SEARCHED) or not one.startswith(_OF_HYDRA)]
+    with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
+        compose(
+            "config",
+            overrides=[one for one in overrides if one.startswith((_SEARCHED, *_OF_HYDRA))],
+            return_hydra_config=True,
+        )
+        return [convert(compose("config", overrides=list(one))) for one in _ends(kept)]
+
+
+def _ends(overrides: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    values = []
+    for text, one in zip(overrides, parsed, strict=True):
+        if not one.is_sweep_override():
+            values.append([text])
+        elif one.is_discrete_sweep():
+            each = [f"{one.get_key_element()}={value}" for value in one.sweep_string_iterator()]
+            values.append([each[0], each[-1]])
+        else:
+            interval = one.value()
+            values.append([f"{one.get_key_element()}={interval.start}", f"{one.get_key_element()}={interval.end}"])
+    yield from itertools.product(*values)

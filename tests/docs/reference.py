@@ -1,0 +1,293 @@
+"""docs/reference.md, made of conf/ and the code: every command, flag, option, key and exit code.
+
+`python -m tests.docs.reference` writes it anew; a test holds the page to that. A key's meaning is what
+its dataclass's docstring says, or where that has nothing, as of a builder's options, its comment in conf/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from runner.cli import app, command_line
+from runner.config import schema, schema_task
+from runner.host import paths
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference.md"
+CONF = paths.conf_dir()
+_LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?P<value>[^#]*?)(?:\s+#\s*(?P<says>.*))?$")
+_FLAGS = {
+    "--help": "the groups, their options and the whole config",
+    "--version": "the program's version, and those of its libraries",
+    "--cfg": "prints the composed config and runs nothing: `job`, `hydra` or `all`",
+    "--package": "with `--cfg`: this part of it alone",
+    "--resolve": "with `--cfg`: interpolations resolved",
+    "--info": "what Hydra knows: `all`, `config`, `defaults`, `defaults-tree`, `plugins`, `searchpath`",
+    "--multirun": "runs every combination of comma-separated values ([sweeps](sweeps.md))",
+    "--run": "one run, which is the default",
+    "--config-dir": "a folder with more groups and options, as your own `conf`",
+    "--config-name": "another config than `config`",
+    "--config-path": "a folder of configs in place of the program's",
+    "--hydra-help": "Hydra's own help",
+    "--shell-completion": "Hydra's completion for a shell",
+}
+_SHORT = {"--multirun": "-m", "--config-dir": "-cd", "--cfg": "-c", "--help": "-h", "--config-name": "-cn"}
+_NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
+_CODES = (
+    (app.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: proven"),
+    (app.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
+    (app.EXIT_REFUSED, "the config or the command line was refused, before anything ran; one line with the mend"),
+    (129, "ended by a closed terminal (SIGHUP)"),
+    (130, "ended by Ctrl-C (SIGINT)"),
+    (138, "ended by SIGUSR1, as a scheduler sends it before a job's end"),
+    (143, "ended by SIGTERM"),
+)
+_VARIABLES = (
+    ("MLFLOW_TRACKING_URI", "where runs are recorded, unless `tracking.uri` says otherwise"),
+    ("MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD", "of a tracking server that asks for them"),
+    ("TFDS_DATA_DIR", "where prepared data lies, unless `dataset.data_dir` says otherwise"),
+    ("XDG_CACHE_HOME", "scans of image folders: `runner/images` in it, else in `~/.cache`"),
+    ("XDG_STATE_HOME", "points that no store took: `runner/unsent` in it, else in `~/.local/state`"),
+    ("CUDA_VISIBLE_DEVICES", "the GPUs that are counted"),
+    ("PJRT_NPROC", "XLA's threads; set by the runner where it is not"),
+    ("HYDRA_FULL_ERROR", "`1` shows tracebacks beside the line"),
+)
+
+
+@dataclass
+class Key:
+    """One key of a group: what it is in each option that has it, and what it means."""
+
+    values: dict[str, str]
+    says: str
+
+
+def listed(option: Path) -> Iterator[tuple[str, str, str]]:
+    """Yields (dotted key, value as written, comment) of a YAML file, keys that hold keys left out."""
+    above: list[tuple[int, str]] = []
+    for line in option.read_text().splitlines():
+        found = _LINE.match(line)
+        if found is None or line.startswith("#"):
+            continue
+        indent = len(found["indent"])
+        above = [one for one in above if one[0] < indent]
+        above.append((indent, found["key"]))
+        value = found["value"].strip()
+        if value or found["key"] in ("rules", "inputs"):
+            yield ".".join(key for _, key in above), value or "the preset's", found["says"] or ""
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """Returns what a dataclass's docstring says of each field."""
+    text = inspect.getdoc(kind) or ""
+    body = text.partition("Attributes:\n")[2]
+    entries = re.findall(r"^  (\w+): (.*?)(?=^  \w+:|\Z)", body, flags=re.M | re.S)
+    return {name: " ".join(says.split()) for name, says in entries}
+
+
+def described(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yields (dotted key, type, docstring) of a dataclass and of those in it."""
+    hints, says = get_type_hints(kind), attributes(kind)
+    for spec in fields(kind):
+        hint = hints[spec.name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            yield from described(hint, f"{prefix}{spec.name}.")
+        else:
+            yield f"{prefix}{spec.name}", named(hint), says.get(spec.name, "")
+
+
+def named(hint: Any) -> str:
+    """Returns a type as a person writes it."""
+    text = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
+    text = text.replace("typing.", "").replace("NoneType", "None").replace(" | None", " or null")
+    text = text.replace("runner.config.schema_data.", "").replace("runner.config.schema.", "")
+    return {"Any": "any", "str": "text"}.get(text, text.replace("str", "text"))
+
+
+def options(group: str) -> list[Path]:
+    """Returns the files of a group, the default first."""
+    files = sorted((CONF / group).glob("*.yaml"))
+    default = defaults().get(group)
+    return sorted(files, key=lambda file: (file.stem != default, file.stem))
+
+
+def defaults() -> dict[str, str]:
+    """Returns the option that each group has by itself."""
+    entries = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
+    return {key: value for entry in entries if isinstance(entry, dict) for key, value in entry.items() if value}
+
+
+def head(option: Path) -> str:
+    """Returns what the first lines of a file say, the commands in them left out."""
+    said = []
+    for line in option.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.removeprefix("#")
+        if not text.startswith(("   ", " @package")):
+            said.append(text.strip())
+    return " ".join(said)
+
+
+def cell(text: str) -> str:
+    """Returns a text as a table's cell may hold it."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    return f"`{cell(text)}`" if text else ""
+
+
+def _group(group: str) -> list[str]:
+    files = options(group)
+    lines = [f"### `{group}`", ""]
+    if len(files) > 1:
+        lines += ["| option | |", "|---|---|"]
+        first = defaults().get(group)
+        lines += [
+            f"| `{file.stem}`{' (default)' if file.stem == first else ''} | {cell(head(file))} |" for file in files
+        ]
+        lines.append("")
+    elif head(files[0]):
+        lines += [head(files[0]), ""]
+    if group == "experiment":
+        return lines
+    kinds = {spec.name: spec.default_factory for spec in fields(schema.RunConfig)}
+    typed = {key: (kind, says) for key, kind, says in described(kinds[group])} if group in kinds else {}  # type: ignore[arg-type]
+    if group == "task":
+        for one in schema_task.OPTIONS.values():
+            typed |= {key: (kind, says) for key, kind, says in described(one) if key != "target"}
+    keys: dict[str, Key] = {}
+    for file in files:
+        for name, value, says in listed(file):
+            key = keys.setdefault(name, Key({}, ""))
+            key.values[file.stem] = value
+            if not key.says or key.says == "not used":
+                key.says = says
+    for name, (_, says) in typed.items():
+        if name not in ("options", "target", "rules", "name") and name not in keys:
+            keys[name] = Key({}, says)
+    if not keys:
+        return lines
+    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, key in keys.items():
+        if name == "name" and group not in _NAMED:
+            continue
+        kind, says = typed.get(name, ("", ""))
+        lines.append(f"| `{group}.{name}` | {cell(kind)} | {_values(key, len(files))} | {cell(says or key.says)} |")
+    return [*lines, ""]
+
+
+def _values(key: Key, files: int) -> str:
+    by_value: dict[str, list[str]] = {}
+    for option, value in key.values.items():
+        by_value.setdefault(value, []).append(option)
+    if not by_value:
+        return "as the option has it"
+    if len(by_value) == 1:
+        ((value, given),) = by_value.items()
+        of = "" if len(given) in (files, 1) and len(given) == files else f" ({', '.join(given)})"
+        return code(value) + (of if len(given) < 6 else "")
+    if len(by_value) > 4:
+        return "by the option"
+    return "; ".join(f"{code(value)} ({', '.join(given)})" for value, given in by_value.items())
+
+
+def commands() -> list[tuple[str, str]]:
+    """Returns (module, what its docstring says first) of every command."""
+    found = []
+    for path in sorted((ROOT / "runner").rglob("__main__.py")):
+        name = ".".join(path.parent.relative_to(ROOT).parts)
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        found.append((name, text.partition("\n\n")[0]))
+    return found
+
+
+def parser_of(module: str) -> argparse.ArgumentParser | None:
+    """Returns the argparse parser of a command that takes no config; null: it is a Hydra application."""
+    try:
+        command = importlib.import_module(f"{module}.command")
+    except ModuleNotFoundError:
+        return None
+    made = getattr(command, "_parser", None) or getattr(command, "parser", None)
+    return made() if callable(made) and not inspect.signature(made).parameters else None
+
+
+def _arguments(module: str, parser: argparse.ArgumentParser) -> list[str]:
+    lines = [f"### `python -m {module}`", "", parser.description or "", "", "| argument | |", "|---|---|"]
+    for action in parser._actions:
+        names = ", ".join(f"`{one}`" for one in action.option_strings) or f"`{action.metavar or action.dest}`"
+        if action.choices is not None and isinstance(action.choices, dict):
+            for name, sub in action.choices.items():
+                lines.append(f"| `{name}` | {cell(sub.description or '')} |")
+                lines += [
+                    f"| `{name} {', '.join(one.option_strings) or one.dest}` | {cell(one.help or '')} |"
+                    for one in sub._actions
+                    if "--help" not in one.option_strings
+                ]
+        elif "--help" not in action.option_strings:
+            lines.append(f"| {names} | {cell(action.help or '')} |")
+    return [*lines, ""]
+
+
+def page() -> str:
+    """Returns the page."""
+    lines = [
+        *("# Reference", ""),
+        "Made of `conf/` and the code by `python -m tests.docs.reference`; a test holds it to them.",
+        *("", "## Commands", "", "| command | |", "|---|---|"),
+    ]
+    lines += [f"| `python -m {name}` | {cell(says)} |" for name, says in commands()]
+    lines += [
+        "",
+        "Those that take a config take the same groups, keys and flags. `python -m runner --help` shows them all.",
+        *("", "### Words beside the groups", "", "| key | meaning |", "|---|---|"),
+    ]
+    words = {key: says for key, _, says in listed(CONF / "config.yaml") if key in ("resume", "branch", "run")}
+    lines += [f"| `{key}=` | {cell(says)} |" for key, says in words.items()]
+    lines += ["", "### Flags", "", "| flag | |", "|---|---|"]
+    known = [flag for flag in (*command_line._PLAIN, *command_line._VALUED) if flag.startswith("--")]
+    shown = [f"`{flag}`" + (f", `{_SHORT[flag]}`" if flag in _SHORT else "") for flag in known]
+    lines += [f"| {flag} | {_FLAGS.get(name, '')} |" for flag, name in zip(shown, known, strict=True)]
+    lines.append("")
+    for module, _ in commands():
+        parser = parser_of(module)
+        lines += _arguments(module, parser) if parser else []
+    lines += ["## Exit codes", "", "| code | |", "|---|---|"]
+    lines += [f"| {number} | {says} |" for number, says in _CODES]
+    lines += ["", "## Groups and keys", ""]
+    groups = [spec.name for spec in fields(schema.RunConfig) if (CONF / spec.name).is_dir()]
+    more = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name not in (*groups, "hydra"))
+    for group in (*groups, *more):
+        lines += _group(group)
+    lines += ["### Of Hydra", "", "| option | |", "|---|---|"]
+    of_hydra = sorted((CONF / "hydra").rglob("*.yaml"))
+    lines += [f"| `{file.relative_to(CONF).parent}={file.stem}` | {cell(head(file))} |" for file in of_hydra]
+    lines += ["", "| key | default | meaning |", "|---|---|---|"]
+    for file in of_hydra:
+        if file.parent.name in ("launcher", "sweeper"):
+            for name, value, says in listed(file):
+                if name != "_target_":
+                    lines.append(f"| `hydra.{file.parent.name}.{name}` ({file.stem}) | {code(value)} | {cell(says)} |")
+    lines += ["", "## Environment", "", "| variable | |", "|---|---|"]
+    lines += [f"| `{name}` | {says} |" for name, says in _VARIABLES]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes the page."""
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What is made of the code is what stands in docs/: the reference, and the pictures of layouts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from runner.config import schema
+from tests.docs import layout_pictures, reference
+
+
+def test_the_reference_is_that_of_conf_and_the_code() -> None:
+    assert reference.PAGE.read_text() == reference.page(), "write it anew: python -m tests.docs.reference"
+
+
+def test_every_key_that_the_config_has_is_in_it_and_explained() -> None:
+    rows = [line for line in reference.page().splitlines() if line.startswith("| `")]
+    explained = {row.split("`")[1] for row in rows if row.rstrip(" |").split("|")[-1].strip()}
+    kinds = {spec.name: spec.default_factory for spec in fields(schema.RunConfig)}
+    for group in kinds:
+        if (reference.CONF / group).is_dir() and group != "model":
+            for key, _, _ in reference.described(kinds[group]):  # type: ignore[arg-type]
+                assert f"{group}.{key}" in explained or key in ("name", "target", "options"), f"{group}.{key}"
+
+
+def test_every_option_has_a_line() -> None:
+    text = reference.page()
+    for path in reference.CONF.rglob("*.yaml"):
+        assert path.name == "config.yaml" or f"{path.stem}`" in text, path
+
+
+def test_a_key_that_is_added_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mesh").mkdir()
+    (tmp_path / "config.yaml").write_text("defaults:\n  - mesh: one\n")
+    (tmp_path / "mesh" / "one.yaml").write_text(
+        "# A mesh.\n#   python -m runner\naxes: {batch: 1} # its axes\nnew: 3 # of it\n"
+    )
+    monkeypatch.setattr(reference, "CONF", tmp_path)
+    rows = "\n".join(reference._group("mesh"))
+    assert "| `mesh.new` |  | `3` | of it |" in rows
+    assert "python" not in rows
+
+
+@pytest.mark.parametrize("preset", layout_pictures.PICTURES)
+def test_a_picture_of_a_layout_is_what_the_rules_say(preset: str) -> None:
+    drawn = layout_pictures.picture(preset, layout_pictures.PICTURES[preset])
+    path = layout_pictures.FOLDER / f"{preset}.svg"
+    assert path.read_text() == drawn, "draw it anew: python -m tests.docs.layout_pictures"
