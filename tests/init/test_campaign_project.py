@@ -66,16 +66,9 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     assert "python -m runner experiment=mine" in source
     first = tmp_path / "first"
     run = within(python, first)
-    assert (
-        "installed"
-        in subprocess.run(
-            [python, "-c", "import runner; print(runner.__file__)"],
-            cwd=first,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    ), "the wheel's, not the checkout's"
+    code = "import runner; print(runner.__file__)"
+    place = subprocess.run([python, "-c", code], cwd=first, capture_output=True, text=True, check=True).stdout
+    assert "installed" in place, "the wheel's, not the checkout's"
 
     assert "test hits" in run("runner", "experiment=mine", *SMALL)
     assert "trained for 3 epochs" in run("runner", "resume=latest", "trainer.epochs=3")
