@@ -75,7 +75,7 @@ class JobsDisplay:
     def said(self, job: Job, text: str) -> None:
         """Takes what a job printed: a line, or as much of one as there is. A warning is shown once of all jobs."""
         text = text.strip()
-        if not text:
+        if not text[:1].isalnum():  # nothing, or part of a table
             return
         with self._lock:
             if job.number in self._running:

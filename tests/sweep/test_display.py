@@ -76,6 +76,7 @@ def test_a_terminal_has_a_line_for_each_job_that_runs_no_wider_than_it_is(width:
             display.started(job(number))
         display.said(job(0), "epoch 1/3  step 4/10  120 steps/s  loss 0.5000, accuracy 0.8000  3 s left\n")
         display.said(job(1), "compiling the step ...")
+        display.said(job(1), "└──────┘\n")
         first, second = lines(display, width)
         assert max(len(first), len(second)) <= width
         assert first.startswith("job 0, seed=0    0 s  epoch 1/3")
