@@ -268,7 +268,7 @@ def _page(
     if best is not None and best.record is not None:
         value, words = best.record.metrics[sweep.settings.metric], shlex.join(best.job.overrides)
         link = f"[{best.job.name}]({parent.address(best.record.run_id)})"
-        parts.append(f"Best by {sweep.settings.metric}: {link}, **{value:.4g}**\n\n    python -m runner {words}")
+        parts.append(f"Best by {sweep.settings.metric}: {link}, **{value:.4g}**: `python -m runner {words}`")
     linked = [
         (f"[{row[0]}]({parent.address(run_id)})" if run_id else row[0], *row[1:])
         for row, run_id in zip(sheet.rows, ids, strict=True)
