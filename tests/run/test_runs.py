@@ -103,7 +103,7 @@ def test_a_run_ends_finished_with_every_point_param_and_artifact(tmp_path: Path)
     assert found.outputs.model_outputs, "the model was logged"
     assert summary(tmp_path)["eval_examples"] == 360
     assert done.stdout.splitlines()[0] == "mesh batch=2 on 2 virtual CPU devices"
-    assert found.data.params["mesh.device"] == "cpu", "what auto became"
+    assert whole["mesh.device"] == "cpu", "what auto became"
     assert found.info.run_id in done.stdout
     assert "leaves out 29 of 1,437" in done.stdout
     lines = done.stdout.splitlines() + done.stderr.splitlines()

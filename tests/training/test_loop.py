@@ -302,7 +302,7 @@ def test_with_a_validation_split_that_selects_and_the_test_split_is_seen_once_at
     assert result.reported is result.test
     assert seen.of("test/accuracy") == [(4 * STEPS, 0.25)]
     assert [value for _, value in seen.of("eval/accuracy")] == [0.5, 0.7, 0.6, 0.65]
-    assert seen.said[-1] == f"test loss {engine.w:.4f}  accuracy 0.2500 (7)"
+    assert seen.said[-1] == f"test loss {engine.w:.4f}, accuracy 0.2500 (7)"
 
 
 def test_without_one_the_test_split_selects_and_only_the_last_evaluation_keeps_outputs(tmp_path: Path) -> None:
