@@ -192,6 +192,13 @@ def shortened(page: str, command: Command) -> list[str]:
     return given + [one for one in more if one.partition("=")[0] not in keys]
 
 
+def _on_jax(arguments: list[str], trained: bool) -> bool:
+    """Tells whether a command computes with JAX; what opens a recorded run does where that was `trained` so."""
+    if any(word.partition("=")[0] in composing._RECORDED for word in arguments):
+        return trained
+    return not {"engine=jax", "experiment=jax_guide"}.isdisjoint(arguments)
+
+
 def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     """Does what a page says, in a folder; an example on an engine, and on a mesh in place of the page's batch8.
 
@@ -201,7 +208,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    here = folder
+    here, on_jax = folder, False
     for count, command in enumerate(one for one in pages.commands(page) if not one.needs):
         if command.words[0] == "cd":
             here = folder / command.words[1]
@@ -222,7 +229,9 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
                 f"hydra.run.dir={out}",
                 f"hydra.sweep.dir={out}",
             ]
-        done = forks.run([sys.executable, *given], cwd=here, env=environment, timeout=1800)
+        on_jax = _on_jax(given, on_jax)
+        library = forks.JAX if on_jax else None
+        done = forks.run([sys.executable, *given], library=library, cwd=here, env=environment, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert done.returncode == command.code, said
 
