@@ -131,7 +131,6 @@ def show_result(outcome: Outcome, console: Console) -> None:
     config, result = outcome.config, outcome.result
     rate, used = result.meter.steps_per_second, outcome.used
     rows = [
-        ("mesh", mesh.describe(config.mesh.axes)),
         ("steps", f"{result.steps:,}"),
     ]
     if result.meter.tells:

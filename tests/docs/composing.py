@@ -25,14 +25,14 @@ _SEARCHED = "hydra.searchpath="  # where options of a project's own are
 
 def give_data(folder: Path) -> None:
     """Writes small files of the names that pages take for a reader's own."""
-    (folder / "houses.csv").write_text("area,rooms,price\n" + "".join(f"{n},{n % 3},{2 * n}\n" for n in range(1, 40)))
-    label = np.arange(40) % 4
-    np.savez(folder / "scans.npz", scan=np.ones((40, 8, 8), "uint8"), dose=np.ones(40, "float32"), label=label)
-    np.savez(folder / "tags.npz", features=np.ones((40, 4), "float32"), tags=np.ones((40, 3), "int32"))
-    np.savez(folder / "trips.npz", km=np.ones(40, "float32"), minutes=np.ones(40, "float32"))
+    (folder / "houses.csv").write_text("area,rooms,price\n" + "".join(f"{n},{n % 3},{2 * n}\n" for n in range(1, 401)))
+    label = np.arange(400) % 4
+    np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
+    np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
+    np.savez(folder / "trips.npz", km=np.ones(400, "float32"), minutes=np.ones(400, "float32"))
     for kind in ("round", "square"):
         (folder / "photos" / kind).mkdir(parents=True)
-        for number in range(4):
+        for number in range(80):
             Image.new("RGB", (64, 64)).save(folder / "photos" / kind / f"{number}.png")
 
 

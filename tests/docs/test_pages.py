@@ -27,7 +27,10 @@ EXAMPLES = {
     "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
 WHOLE = ("checkpoints",)  # pages that name steps which a shortened run has not
-RUN = [page for page in pages.names() if page not in EXAMPLES and any(not one.needs for one in pages.commands(page))]
+# What `docs/bugs` holds is run by a test of its own.
+RUN = [
+    one for one in pages.names() if one not in {*EXAMPLES, "bugs"} and any(not c.needs for c in pages.commands(one))
+]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
     "pip",
@@ -186,6 +189,8 @@ def shortened(page: str, command: Command) -> list[str]:
         more += ["verify.steps=2", "verify.allow_unproven=true"]
     elif keys & {"trainer.overfit_batches", "trainer.steps_per_epoch", "experiment", *composing._RECORDED}:
         more = []
+    elif "trainer.profile.start" in keys:
+        more = more[1:]
     if "experiment=keras_tutorial" in given or "experiment=jax_guide" in given:
         more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
     given = [re.sub(r"(n_trials)=\d+", r"\1=2", word) for word in given]
@@ -233,7 +238,9 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         library = forks.JAX if on_jax else None
         done = forks.run([sys.executable, *given], library=library, cwd=here, env=environment, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert done.returncode == command.code, said
+        # What lists recorded runs says so where none is as asked, of few that trained for a moment.
+        is_empty = command.module in ("runner.runs", "runner.compare") and done.stderr.startswith("no run ")
+        assert done.returncode == command.code or is_empty, said
 
 
 @pytest.mark.campaign

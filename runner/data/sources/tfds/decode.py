@@ -115,8 +115,8 @@ def write(
     partial = cache.decoded_dir(root) / f".partial-{builder.name}"  # under the lock, so one there is a killed run's
     cache.remove(partial)
     words: dict[str, dict[bytes, int]] = {name: {} for name, one in features.items() if one.words}
+    say(f"{wanted.name}: decoding {', '.join(f'{size:,} examples of {name}' for name, size in sizes.items())}")
     for name, size in sizes.items():
-        say(f"{wanted.name}: decoding {size:,} examples of {name}")
         _write_split(builder, features, words, name, size, partial / name)
     names = {name: _sort_words(name, found, partial, sizes) for name, found in words.items()}
     specs = {name: replace(one.spec, names=names.get(name, one.spec.names)) for name, one in features.items()}

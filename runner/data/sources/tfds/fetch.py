@@ -123,7 +123,6 @@ def _impatient() -> Iterator[None]:
 def _from_mirror(builder: Any, say: Callable[[str], None]) -> str:
     with tempfile.TemporaryDirectory(prefix="runner-mirror-") as scratch:
         label = mirror.fetch(builder.name, Path(scratch), say)
-        say(f"{builder.name}: preparing with TFDS")
         files = Path(scratch) / "files"
         config = tfds.download.DownloadConfig(
             manual_dir=str(files), extract_dir=str(Path(scratch) / "extracted"), try_download_gcs=False
