@@ -155,7 +155,7 @@ def await_moment(fault: Fault, folder: Path, run: Path, said: Path, is_over: Cal
         "step": lambda: reached("step-"),
         "evaluation": lambda: reached("step-"),
         "save": lambda: reached(".unfinished-"),
-        "end": lambda: b"trained for" in said.read_bytes(),
+        "end": lambda: "\u2502 steps".encode() in said.read_bytes(),  # the table of results
     }
     came = until(signs[fault.moment], is_over)
     time.sleep(fault.delay if came else 0.0)

@@ -293,7 +293,7 @@ def _wrong(config: Config, chosen: Sequence[Life], runs: Runs, whole: Left) -> l
     asked = sum(life.death is not None and life.death.signal != "SIGKILL" for life in chosen)
     if runs.moved_at is not None:
         return rounded_differences(whole, left, moved_at=runs.moved_at, rtol=_RTOL, atol=_ATOL)
-    return differences(whole, left, again=config.feature == "restore", asked=asked)
+    return differences(whole, left, again=config.feature == "restore", asked=asked, starts=len(chosen))
 
 
 def _case(number: int, *, seed: int, folder: Path, chosen: Sequence[Config], references: References) -> Case:

@@ -93,7 +93,7 @@ def _is_right(run: Any, finished: str) -> bool:
     return bool(run.info.run_id == finished or run.info.status == "KILLED")
 
 
-def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int = 0) -> list[str]:
+def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int = 0, starts: int = 0) -> list[str]:
     """Returns in what a run that was killed differs from one that was not, in words; nothing but times may.
 
     Args:
@@ -101,6 +101,7 @@ def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int =
       resumed: what the other has.
       again: the run does steps again, and logs them again: the last point of a step counts.
       asked: how often it was asked to end, where it logs the mean of the steps that it has not logged yet.
+      starts: how often it began; the first calls of each, which compile, give no rate.
     """
     found, steps = list(resumed.faults), (whole.checkpoint.step, resumed.checkpoint.step)
     found += [] if steps[0] == steps[1] else [f"the last checkpoint is of step {steps[1]} in place of {steps[0]}"]
@@ -116,7 +117,7 @@ def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int =
             ends = {step for step, _ in resumed.points.get("eval/loss", [])}
             ends = {max(ends)} if ends and key == _OF_THE_RUN else ends if key.startswith(_RATES) else set()
             lacking = sorted(ends - {step for step, _ in others})
-            found += [f"{key} lacks steps {lacking}"] if len(lacking) > asked else []
+            found += [f"{key} lacks steps {lacking}"] if len(lacking) > asked + starts else []
         else:
             more_allowed = asked if key.startswith(_WINDOWS) else 0
             found += _other_points(key, dict(points), dict(others), more_allowed)

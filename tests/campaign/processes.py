@@ -298,7 +298,7 @@ def tried(config: Config, fault: Fault, draw: random.Random, folder: Path, refer
         left = left_in(runs.folder, runs.uri)
         failed = [one for one in left.faults if one.endswith(" is FAILED")]  # a run without a checkpoint begins anew
         left = replace(left, faults=tuple(one for one in left.faults if one not in failed))
-        wrong += differences(whole, left, asked=int(came))
+        wrong += differences(whole, left, asked=int(came), starts=2)
     except (RuntimeError, OSError, ValueError, KeyError, IndexError) as error:
         wrong.append(f"{type(error).__name__}: {error}")
         faults.end(folder)
