@@ -132,6 +132,8 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
     """
     if request["new_session"]:
         os.setsid()
+    if request["process_group"] >= 0:
+        os.setpgid(0, request["process_group"])
     for number, stream in enumerate(request["streams"]):
         os.dup2(stream, number)
     _close(*request["streams"])

@@ -82,7 +82,7 @@ class Server:
         """Returns the id of a new child of this process that runs what is requested.
 
         Args:
-          request: `arguments` after the interpreter, `cwd`, `environment` and `new_session`.
+          request: `arguments` after the interpreter, `cwd`, `environment`, `new_session` and `process_group`.
           streams: file descriptors that become its 0, 1 and 2.
         """
         body = json.dumps(request).encode()
@@ -180,6 +180,7 @@ class Popen(subprocess.Popen[Any]):
             "cwd": str(bound["cwd"] or Path.cwd()),
             "environment": environment,
             "new_session": bool(bound["start_new_session"]),
+            "process_group": bound["process_group"],
         }
         pipes = [bound[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         try:

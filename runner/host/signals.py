@@ -86,7 +86,12 @@ class StopRequest:
             raise Interrupted(self._signum)
 
     def raise_again(self) -> None:
-        """Raises `Interrupted` in the main thread once more, a moment later: the interpreter dropped the first one."""
+        """Raises `Interrupted` in the main thread once more: the interpreter dropped the first one.
+
+        Called in another thread; it waits while signals are deferred.
+        """
+        while self.deferred:
+            time.sleep(_AGAIN_S)
         self._again = True
         signum = self._signum or signal.SIGINT
         main = threading.main_thread().ident
@@ -209,8 +214,10 @@ def _leave(code: object, *, just_now: bool) -> NoReturn:
 def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
     """Takes up a signal's exception that fell into a destructor or a callback, where the interpreter drops it."""
     if isinstance(unraisable.exc_value, Interrupted):
-        again = threading.Timer(_AGAIN_S, current().raise_again)
+        stop = current()
+        again = threading.Timer(_AGAIN_S, stop.raise_again)
         again.daemon = True
-        again.start()
+        with stop.deferring():  # a start may take longer than the timer, and what is raised in here is dropped too
+            again.start()
     else:
         sys.__unraisablehook__(unraisable)

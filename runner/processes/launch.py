@@ -246,6 +246,7 @@ class Child:
         """Ends it, and whatever it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # it may have left its group
         self._process.wait()
 
     def finish_reading(self) -> None:

@@ -32,6 +32,11 @@ DROPPING = START + (
     "class Slow:\n    def __del__(self):\n        print('here', flush=True)\n        time.sleep(60)\n"
     "def body():\n    Slow()\n    time.sleep(60)\n    return 0\nentry.start(body)\n"
 )
+DROPPING_LATE = DROPPING.replace(  # as on a busy machine, where the thread runs before its start returns
+    "class Slow",
+    "import threading\nbegin = threading.Timer.start\n"
+    "threading.Timer.start = lambda timer: (begin(timer), time.sleep(0.3))\nclass Slow",
+)
 ENDING = START + (
     "import atexit\ndef body():\n    atexit.register(lambda: (print('here', flush=True), time.sleep(60)))\n"
     "    return 0\nentry.start(body)\n"
@@ -80,7 +85,11 @@ def ended(process: subprocess.Popen[str], *signums: int) -> tuple[int, str, str]
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("text", [WAITING, SWALLOWING, WRAPPING, DROPPING], ids=["wait", "swallow", "wrap", "drop"])
+@pytest.mark.parametrize(
+    "text",
+    [WAITING, SWALLOWING, WRAPPING, DROPPING, DROPPING_LATE],
+    ids=["wait", "swallow", "wrap", "drop", "drop late"],
+)
 @pytest.mark.parametrize("signum", SIGNALS)
 def test_a_signal_is_an_exit_code_and_a_line_whatever_becomes_of_the_exception(text: str, signum: int) -> None:
     assert ended(started(text), signum) == (128 + signum, "", "interrupted\n")

