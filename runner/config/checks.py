@@ -27,7 +27,9 @@ from runner.tracking import uri
 
 if TYPE_CHECKING:
     from runner import task
+    from runner.model.hub import check as hub
 else:
+    hub = late("runner.model.hub.check")  # likewise
     task = late("runner.task")  # with NumPy, which `--help` does without
 
 
@@ -43,7 +45,9 @@ def check(config: RunConfig) -> None:
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
+    hub.check(config)
     checks_engine.check_builder(config)
+    checks_engine.check_trainable(config)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset)
     task.check(config.task)

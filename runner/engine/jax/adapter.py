@@ -15,7 +15,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec, as_called
-from runner.engine.jax import private
+from runner.engine.jax import private, tuning
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
 from runner.model import builder, contract, padding, target
@@ -46,12 +46,22 @@ class Keras3Factory:
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
+        model = self._made()
+        variables = Names(model).variables
+        for path, value in tuning.initial_values(model).items():  # one whole at a time
+            variables[path].assign(np.asarray(value))
+        return model
+
+    def _made(self) -> keras.Model:
+        """Returns the built model, of values that are drawn."""
         told = builder.given(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
         with _drawn_from(self._seed), _under_policy(self._policy):
             model = builder.call(self._finished, self._config, keras=keras, **told)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
+        if self._config.trainable is not None:
+            tuning.train_alone(model, self._config.trainable)
         return model
 
     def traced(self) -> keras.Model:
@@ -62,7 +72,7 @@ class Keras3Factory:
         """
         made: list[keras.Model] = []
         try:
-            jax.eval_shape(lambda: made.append(self.build()))
+            jax.eval_shape(lambda: made.append(self._made()))
         except ConfigError:  # a builder may want values
             return self.build()
         return made[0]

@@ -8,16 +8,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import h5py
 import jax
+import jax.numpy as jnp
 import keras
+import numpy as np
 from jax import lax
 from jax._src import xla_bridge
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
 from keras.src import backend
+from keras.src.backend.common import KerasVariable
 from keras.src.models import Functional
+from keras.src.saving import saving_lib
 from keras.src.utils import naming
 
 _make_gloo = _jax.make_gloo_tcp_collectives
@@ -80,6 +86,11 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     return [
         layer for layer in model._flatten_layers(include_self=False) if not isinstance(layer, keras.layers.InputLayer)
     ]
+
+
+def has_hub(model: keras.Model) -> bool:
+    """Tells whether KerasHub made a part of a model, whose variables then go by Keras's own paths."""
+    return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
 
 
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
@@ -167,3 +178,62 @@ def kernel_gradients_of(
         yield
     finally:
         ad.fancy_transposes[lax.conv_general_dilated_p] = plain
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value in a file of Keras's weights, read in parts.
+
+    Attributes:
+      file: HDF5.
+      dataset: where in it.
+      shape: of the whole.
+      bfloat16: it is held as bytes of that type.
+    """
+
+    file: str
+    dataset: str
+    shape: tuple[int, ...]
+    bfloat16: bool
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Returns a part of it, one slice a dim."""
+        with h5py.File(self.file, "r") as held:
+            part = held[self.dataset][index]
+        return np.asarray(part).view(jnp.bfloat16) if self.bfloat16 else np.asarray(part)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
+        """Returns it whole, for loaders that compute with what they read."""
+        del dtype, copy
+        return self.read(tuple(slice(None) for _ in self.shape))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np.asarray(self), name)
+
+
+@contextmanager
+def loads_noted() -> Iterator[dict[int, Any]]:
+    """Notes what `load_weights` would assign, in place of reading and assigning it, while the context lasts.
+
+    Yields:
+      id of a variable -> where its value lies, or an array where the loader computed it.
+    """
+    found: dict[int, Any] = {}
+    read, assign = saving_lib.H5IOStore.__getitem__, KerasVariable.assign
+
+    def stored(store: Any, key: str) -> Stored:
+        dataset = saving_lib.safe_get_h5_dataset(store._h5_entry_group, key)
+        bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
+        return Stored(dataset.file.filename, dataset.name, tuple(dataset.shape), bfloat16)
+
+    def noted(variable: keras.Variable, value: Any) -> Any:
+        if tuple(value.shape) != tuple(variable.shape):
+            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file has {list(value.shape)}")
+        found[id(variable)] = value
+        return value
+
+    saving_lib.H5IOStore.__getitem__, KerasVariable.assign = stored, noted
+    try:
+        yield found
+    finally:
+        saving_lib.H5IOStore.__getitem__, KerasVariable.assign = read, assign
