@@ -69,12 +69,12 @@ def check_trainable(config: RunConfig) -> None:
             raise refuse(key, patterns, allowed=f"{name}={engine} trains all", mend="set engine=jax, or leave it out")
     if not patterns:
         raise refuse(key, patterns, allowed="at least one pattern, or null for all", mend=f"set {key}=['.*/kernel']")
-    for place, pattern in enumerate(patterns):
+    for index, pattern in enumerate(patterns):
         try:
             re.compile(pattern)
         except re.error as error:
             raise refuse(
-                f"{key}[{place}]", pattern, allowed=f"a regular expression ({error})", mend="escape what is literal"
+                f"{key}[{index}]", pattern, allowed=f"a regular expression ({error})", mend="escape what is literal"
             ) from error
 
 

@@ -24,8 +24,8 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
     """Returns what a builder is told of the data, by the names of its parameters.
 
     `inputs` is name -> ArraySpec of what the model is called with, `outputs` the task's OutputSpec; `input_shape` is
-    the shape of one example of the only input, and `num_classes` the number of units, where there are such. `tokens` is
-    for how many tokens of an example the task wants an answer each; 0: for the example as a whole.
+    the shape of one example of the only input, and `num_classes` the number of units, where there are such. `tokens`
+    is for how many tokens of an example the task wants an answer each; 0: for the example as a whole.
 
     Args:
       builder: of the config's target.

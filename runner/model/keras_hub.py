@@ -1,4 +1,4 @@
-"""Any backbone of KerasHub, with the head that the run's task needs: `model=keras_hub model.backbone=GPT2Backbone ...`.
+"""Any backbone of KerasHub with the head that the run's task needs: `model=keras_hub model.backbone=GPT2Backbone`.
 
 Engine `jax` alone. A causal language model is KerasHub's own, and so is a classifier; a backbone without one for the
 run's task gets a dense head on what it gives. Variables go by KerasHub's own paths.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.data.base import ArraySpec
 from runner.engine import libraries
 from runner.host.late import late
+from runner.model import stored
 from runner.model.hub import heads, options, presets, tuning
 from runner.model.hub import inputs as hub_inputs
 from runner.task.base import OutputSpec
@@ -77,8 +78,7 @@ def build(
     taken, called = hub_inputs.taken(keras, type(body).__name__, body.input, inputs)
     model = keras.Model(taken, head(called), name="keras_hub")
     if held is not None:
-        # Past Keras's own __setattr__, which would track it; see `runner.engine.jax.adapter`.
-        object.__setattr__(model, "initial_values", held.values(body, None if kind is None else head))
+        stored.give(model, held.values(body, None if kind is None else head))
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)
     return model

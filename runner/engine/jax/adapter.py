@@ -18,7 +18,7 @@ from runner.engine.base import DataSpec, as_called
 from runner.engine.jax import private, tuning
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
-from runner.model import builder, contract, padding, target
+from runner.model import builder, contract, padding, stored, target
 
 T = TypeVar("T")
 
@@ -46,14 +46,14 @@ class Keras3Factory:
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
-        model = self._made()
-        variables = Names(model).variables
-        for path, value in tuning.initial_values(model).items():  # one whole at a time
-            variables[path].assign(np.asarray(value))
+        model = self._built()
+        told = stored.given(model)
+        for variable in model.weights:
+            if id(variable) in told:
+                variable.assign(stored.whole(told[id(variable)]))
         return model
 
-    def _made(self) -> keras.Model:
-        """Returns the built model, of values that are drawn."""
+    def _built(self) -> keras.Model:
         told = builder.given(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
@@ -72,7 +72,7 @@ class Keras3Factory:
         """
         made: list[keras.Model] = []
         try:
-            jax.eval_shape(lambda: made.append(self._made()))
+            jax.eval_shape(lambda: made.append(self._built()))
         except ConfigError:  # a builder may want values
             return self.build()
         return made[0]

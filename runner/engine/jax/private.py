@@ -202,23 +202,44 @@ class Stored:
             part = held[self.dataset][index]
         return np.asarray(part).view(jnp.bfloat16) if self.bfloat16 else np.asarray(part)
 
+    def whole(self) -> np.ndarray[Any, Any]:
+        """Returns it whole."""
+        return self.read((slice(None),) * len(self.shape))
+
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
         """Returns it whole, for loaders that compute with what they read."""
         del dtype, copy
-        return self.read(tuple(slice(None) for _ in self.shape))
+        return self.whole()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np.asarray(self), name)
+
+@dataclass(frozen=True)
+class Computed:
+    """A value that a loader computed of what it read.
+
+    Attributes:
+      array: whole.
+    """
+
+    array: np.ndarray[Any, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        return tuple(self.array.shape)
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Returns a part of it, one slice a dim."""
+        return self.array[index]
 
 
 @contextmanager
-def loads_noted() -> Iterator[dict[int, Any]]:
+def loads_noted() -> Iterator[dict[int, Stored | Computed]]:
     """Notes what `load_weights` would assign, in place of reading and assigning it, while the context lasts.
 
     Yields:
-      id of a variable -> where its value lies, or an array where the loader computed it.
+      id of a variable -> its value, where it lies.
     """
-    found: dict[int, Any] = {}
+    found: dict[int, Stored | Computed] = {}
     read, assign = saving_lib.H5IOStore.__getitem__, KerasVariable.assign
 
     def stored(store: Any, key: str) -> Stored:
@@ -228,8 +249,8 @@ def loads_noted() -> Iterator[dict[int, Any]]:
 
     def noted(variable: keras.Variable, value: Any) -> Any:
         if tuple(value.shape) != tuple(variable.shape):
-            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file has {list(value.shape)}")
-        found[id(variable)] = value
+            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file {list(value.shape)}")
+        found[id(variable)] = value if isinstance(value, Stored) else Computed(np.asarray(value))
         return value
 
     saving_lib.H5IOStore.__getitem__, KerasVariable.assign = stored, noted

@@ -1,55 +1,15 @@
-"""What of a built Keras 3 model begins otherwise than its builder drew it, and what of it is trained."""
+"""What of a built Keras 3 model is trained, by patterns of its variables' paths."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import keras
-import numpy as np
 
 from runner.config.errors import refuse
-from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
-
-ATTRIBUTE = "initial_values"  # of a model: id of a variable -> its value
-
-
-class Stored(Protocol):
-    """A whole value that need not lie in memory."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
-        ...
-
-    def read(self, index: tuple[slice, ...]) -> Array:
-        """Returns a part of it, one slice a dim."""
-        ...
-
-
-class Held(np.ndarray):  # type: ignore[type-arg]
-    """An array as a `Stored`."""
-
-    def read(self, index: tuple[slice, ...]) -> Array:
-        """Returns a part of it."""
-        return np.asarray(self)[index]
-
-
-def initial_values(model: keras.Model) -> Mapping[str, Stored]:
-    """Returns the values that a model's variables begin with in place of those that were drawn, by canonical path.
-
-    A builder that reads weights leaves them in the attribute `initial_values` of its model, by id of the variable, so
-    that each process reads the parts that its devices hold.
-    """
-    held: Mapping[int, Stored | Array] = getattr(model, ATTRIBUTE, {})
-    return {
-        path: value.view(Held) if isinstance(value, np.ndarray) else value
-        for path, variable in Names(model).variables.items()
-        if (value := held.get(id(variable))) is not None
-    }
 
 
 def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The classes of KerasHub and what they take, read from its source: nothing of it is imported, so a refusal is quick."""
+"""The classes of KerasHub and what they take, read from its source: nothing is imported, so a refusal is quick."""
 
 from __future__ import annotations
 

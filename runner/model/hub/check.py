@@ -11,7 +11,7 @@ from runner.model.hub import catalogue, heads, options, presets
 
 TARGET = "runner.model.keras_hub.build"
 OWN = ("backbone", "task", "preset", "lora_rank", "config")  # options of the builder; all others are the class's keys
-_PER_TOKEN = "language_model"  # noqa: S105
+_PER_TOKEN = "language_model"
 
 
 def check(config: RunConfig) -> None:
@@ -83,7 +83,7 @@ def _check_class(config: ModelConfig, per_token: bool) -> None:
             )
         presets.check(preset)
         name = presets.opened(preset).name if presets.is_folder(preset) else None
-    elif name not in catalogue.public() or not catalogue.is_a(name, "Backbone"):
+    elif name is not None and not (name in catalogue.public() and catalogue.is_a(name, "Backbone")):
         raise refuse(
             "model.backbone",
             name,

@@ -62,7 +62,7 @@ def attached(keras: Any, kind: Any, backbone: Any, units: int | None, *, per_tok
         head: Head = kind(backbone=backbone, preprocessor=None, compile=False, **told)
         return head
     if units is None:
-        return backbone
+        return lambda taken: backbone(taken)
     return (
         (lambda taken: _by_token(keras, backbone, backbone(taken), taken, units))
         if per_token
@@ -80,9 +80,9 @@ def _by_token(keras: Any, backbone: Any, given: Any, taken: Any, units: int) -> 
         raise ValueError(f"{type(backbone).__name__} gives {shapes}, and nothing for each of {tokens.shape[1]} tokens")
     x = hidden[-1]  # a decoder's comes behind its encoder's
     embedding = backbone.token_embedding
-    if getattr(embedding, "input_dim", None) == units and embedding.output_dim == x.shape[-1]:
-        if hasattr(embedding, "reverse_embeddings") or hasattr(embedding, "tie_weights"):
-            return embedding(x, reverse=True)
+    fits = getattr(embedding, "input_dim", None) == units and embedding.output_dim == x.shape[-1]
+    if fits and hasattr(embedding, "tie_weights"):  # which can be called in reverse
+        return embedding(x, reverse=True)
     return keras.layers.Dense(units, use_bias=False, name="head")(x)
 
 

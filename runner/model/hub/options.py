@@ -1,4 +1,4 @@
-"""Keys of KerasHub's classes: what the run's data tells of them, and objects that are described by keys of their own."""
+"""Keys of KerasHub's classes: what the run's data tells of them, and objects that have keys of their own."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config.errors import ConfigError, did_you_mean, refuse, told
 from runner.host.late import late
 from runner.model.hub import catalogue
+from runner.model.stored import StoredValue
 
 if TYPE_CHECKING:
     from runner.engine.jax import private
@@ -58,7 +59,7 @@ class Preset:
         content = _without(dict(self.config), "dtype")  # the run's precision decides
         return keras.saving.deserialize_keras_object(content | {"config": {**content["config"], **keys}})
 
-    def values(self, body: Any, task: Any) -> dict[int, private.Stored]:
+    def values(self, body: Any, task: Any) -> Mapping[int, StoredValue]:
         """Returns id of a variable -> where the preset holds its value; none is read.
 
         Args:
@@ -81,7 +82,7 @@ class Preset:
         if self.task is None or not (self.folder / TASK_WEIGHTS).is_file():
             return False
         same = self.task["class_name"] == type(task).__name__
-        return same and self.task["config"].get("num_classes") == getattr(task, "num_classes", None)
+        return bool(same and self.task["config"].get("num_classes") == getattr(task, "num_classes", None))
 
 
 def check(value: str) -> None:
