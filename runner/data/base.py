@@ -198,6 +198,21 @@ class Encoding:
         )
 
 
+@dataclass(frozen=True)
+class TextSize:
+    """How much text there is.
+
+    Attributes:
+      documents: that are not empty.
+      tokens: of them, ends of documents among them.
+      bytes: of them, as UTF-8.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A dataset, cut as the config says.
@@ -212,6 +227,7 @@ class Dataset:
       source: where the data came from, in words.
       selection: `train`, `validation` and `test` -> what each one is, in words, as `train without the 144 held out`.
       encoding: how its values became numbers; a run records it.
+      texts: of text, the source's own splits -> how much each is.
     """
 
     name: str
@@ -223,6 +239,7 @@ class Dataset:
     source: str
     selection: Mapping[str, str] = field(default_factory=dict)
     encoding: Encoding = field(default_factory=Encoding)
+    texts: Mapping[str, TextSize] = field(default_factory=dict)
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:

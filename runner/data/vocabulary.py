@@ -62,6 +62,11 @@ class Vocabulary:
             return None
         return 256 if self.kind == BYTES else self._library.token_to_id(self.end_token)
 
+    @property
+    def special(self) -> list[str]:
+        """Texts of a tokenizer's special tokens, which no text is encoded as."""
+        return [str(one.content) for one in self._library.get_added_tokens_decoder().values() if one.special]
+
     @cached_property
     def sha256(self) -> str:
         """What identifies it, as hex."""
