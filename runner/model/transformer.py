@@ -280,18 +280,23 @@ def _normal(keras: Any, scale: float = 1.0) -> Any:
 
 
 def _rotated(tensors: Any, x_bthk: Tensor, turn: tuple[Array, Array], *, in_tensorflow: bool) -> Tensor:
-    """Returns x turned by its position: the pair (a, b) becomes (a cos - b sin, b cos + a sin), in float32."""
-    cosine, sine = (tensors.convert_to_tensor(each) for each in turn)
-    x, size = tensors.cast(x_bthk, "float32"), int(x_bthk.shape[-1])
+    """Returns x turned by its position: the pair (a, b) becomes (a cos - b sin, b cos + a sin), never in bfloat16."""
+    x = tensors.cast(x_bthk, "float32") if "bfloat16" in str(x_bthk.dtype) else x_bthk
+    cosine, sine = (_constant(tensors, each, x) for each in turn)
+    size = int(x.shape[-1])
     if in_tensorflow:  # a product: DTensor joins nothing along a dim that it may split
-        swap = np.zeros((size, size), np.float32)
-        half = np.arange(size // 2)
+        swap, half = np.zeros((size, size), np.float32), np.arange(size // 2)
         swap[half + size // 2, half], swap[half, half + size // 2] = -1.0, 1.0
-        other = tensors.einsum("bthk,kj->bthj", x, tensors.convert_to_tensor(swap))
+        other = tensors.einsum("bthk,kj->bthj", x, _constant(tensors, swap, x))
     else:
         a, b = x[..., : size // 2], x[..., size // 2 :]
         other = tensors.concatenate([-b, a], axis=-1)
     return tensors.cast(x * cosine + other * sine, x_bthk.dtype)
+
+
+def _constant(tensors: Any, value: Array, like: Tensor) -> Tensor:
+    """Returns a host array as a tensor of another one's dtype."""
+    return tensors.cast(tensors.convert_to_tensor(value), like.dtype)
 
 
 def _attend_jax(tensors: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments: Tensor) -> Tensor:
@@ -312,11 +317,11 @@ def _attend_dtensor(tensors: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor
         k, v = (_repeated(tensors, each, heads // groups) for each in (k, v))
     scores = tensors.einsum("bqhk,bshk->bhqs", q_bthk * (1.0 / math.sqrt(int(q_bthk.shape[-1]))), k)
     later = np.triu(np.full((tokens, tokens), _HIDDEN, np.float32), 1)
-    scores = scores + tensors.convert_to_tensor(later)
+    scores = scores + _constant(tensors, later, scores)
     if segments is not None:
         whole = scope.lay(segments, [batch, None])
         other = tensors.not_equal(tensors.expand_dims(segments, 2), tensors.expand_dims(whole, 1))
-        scores = scores + tensors.expand_dims(tensors.cast(other, "float32") * _HIDDEN, 1)
+        scores = scores + tensors.expand_dims(tensors.cast(other, scores.dtype) * _HIDDEN, 1)
     return tensors.einsum("bhqs,bshk->bqhk", tensors.softmax(scores), v)
 
 
