@@ -70,7 +70,18 @@ def build(
     """
     tokens_name, length = _tokens(inputs)
     sizes = _sizes(
-        dim, depth, heads, key_value_heads, feedforward, positions, wavelength, norm, epsilon, activation, bias, dropout
+        dim,
+        depth,
+        heads,
+        key_value_heads,
+        feedforward,
+        positions,
+        wavelength,
+        norm,
+        epsilon,
+        activation,
+        bias,
+        dropout,
     )
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")

@@ -40,6 +40,7 @@ def build(
     task: str | None = None,
     preset: str | None = None,
     lora_rank: int | None = None,
+    fused_head: bool = False,
     config: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Any:
@@ -55,6 +56,7 @@ def build(
         the run's task.
       preset: a folder that `save_to_preset` wrote, or a preset's name, which is fetched.
       lora_rank: of adapters that are trained in place of the backbone; None: none.
+      fused_head: gives the loss what logits are made of, which it then computes in chunks; causal language models.
       config: further keys of the class, whose names are taken above.
       **keys: the class's own keys.
 
@@ -74,11 +76,13 @@ def build(
         held = presets.opened(preset)
         body = held.backbone(keras, options.made(keras_hub, given))
     kind = heads.chosen(keras_hub, body, task, per_token=per_token)
-    head = heads.attached(keras, kind, body, outputs.units, per_token=per_token)
+    head = whole = heads.attached(keras, kind, body, outputs.units, per_token=per_token)
+    if fused_head:
+        head = heads.in_chunks(keras, kind, body, whole)
     taken, called = hub_inputs.taken(keras, type(body).__name__, body.input, inputs)
     model = keras.Model(taken, head(called), name="keras_hub")
     if held is not None:
-        stored.give(model, held.values(body, None if kind is None else head))
+        stored.give(model, held.values(body, None if kind is None else whole))
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)
     return model

@@ -73,6 +73,14 @@ def is_functional(layer: object) -> bool:
     return isinstance(layer, keras.Sequential | Functional)
 
 
+def giver(tensor: keras.KerasTensor) -> object:
+    """Returns the layer that gives a symbolic tensor.
+
+    Without it nothing tells whether a model's logits are a plain product.
+    """
+    return tensor._keras_history.operation
+
+
 def reset_layer_names() -> None:
     """Begins the numbers of unnamed layers anew, so that every build of a model gives the same paths.
 

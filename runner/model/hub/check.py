@@ -10,7 +10,14 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.model.hub import catalogue, heads, options, presets
 
 TARGET = "runner.model.keras_hub.build"
-OWN = ("backbone", "task", "preset", "lora_rank", "config")  # options of the builder; all others are the class's keys
+OWN = (
+    "backbone",
+    "task",
+    "preset",
+    "lora_rank",
+    "fused_head",
+    "config",
+)  # options of the builder; all others are the class's keys
 _PER_TOKEN = "language_model"
 
 
@@ -39,6 +46,9 @@ def check(config: RunConfig) -> None:
     _check_word("task", held)
     _check_rank(held.get("lora_rank"))
     _check_task(held.get("task"))
+    fused = held.get("fused_head", False)
+    if not isinstance(fused, bool):
+        raise refuse("model.fused_head", fused, allowed="true or false", mend="leave it out")
     _check_class(config.model, config.task.name == _PER_TOKEN)
 
 

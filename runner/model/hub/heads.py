@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import did_you_mean
+from runner.host.late import late
+
+if TYPE_CHECKING:
+    from runner.engine.jax import private
+else:
+    private = late("runner.engine.jax.private")
 
 BACKBONE = "Backbone"  # as a task: a dense head of ours on what the backbone gives
 KINDS = ("CausalLM", "TextClassifier", "ImageClassifier", BACKBONE)
@@ -68,6 +74,46 @@ def attached(keras: Any, kind: Any, backbone: Any, units: int | None, *, per_tok
         if per_token
         else (lambda taken: keras.layers.Dense(units, name="head")(_pooled(keras, backbone(taken))))
     )
+
+
+def in_chunks(keras: Any, kind: Any, backbone: Any, whole: Any) -> Head:
+    """Returns a head that leaves the logits of a causal language model to the loss, which never holds them whole.
+
+    Args:
+      keras: the module.
+      kind: of `chosen`.
+      backbone: built.
+      whole: the model of `kind` around it, whose logits are made otherwise.
+
+    Returns:
+      A function to {"hidden": (B, T, D), "head": (D, V)}.
+
+    Raises:
+      ValueError: its logits are not a product with the embeddings alone.
+    """
+    embedding = backbone.token_embedding
+    plain = kind is not None and private.giver(whole.output) is embedding
+    if not plain or getattr(embedding, "logit_soft_cap", None) is not None:
+        raise ValueError(
+            f"model.fused_head needs logits that are a product with the embeddings, and {type(backbone).__name__} "
+            "gives others; leave it out"
+        )
+
+    class Apart(keras.layers.Layer):  # type: ignore[misc]
+        """What logits are made of: the last hidden layer, and the embeddings in reverse."""
+
+        def __init__(self, reversed_embedding: Any, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.embedding = reversed_embedding
+
+        def call(self, x_btd: Any) -> dict[str, Any]:
+            """Returns both."""
+            tied = self.embedding.tie_weights
+            kernel = self.embedding.embeddings if tied else self.embedding.reverse_embeddings
+            kernel = keras.ops.cast(keras.ops.convert_to_tensor(kernel), x_btd.dtype)
+            return {"hidden": x_btd, "head": keras.ops.transpose(kernel) if tied else kernel}
+
+    return lambda taken: Apart(embedding, name="head")(backbone(taken))
 
 
 def _by_token(keras: Any, backbone: Any, given: Any, taken: Any, units: int) -> Any:

@@ -61,7 +61,7 @@ def check_needed(name: str, taken: catalogue.Taken, found: Collection[str], told
             name,
             allowed=f"it needs {', '.join(taken.needed)}, of which {', '.join(missing)} "
             f"{'has' if len(missing) == 1 else 'have'} no value",
-            mend=f"add +model.{missing[0]}=...",
+            mend=f"add {' '.join(f'+model.{key}=...' for key in missing)}",
         )
 
 
