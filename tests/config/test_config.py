@@ -43,6 +43,10 @@ NEEDS = {
     "layout/spatial2d": ["mesh=batch2_height2_width2"],
     "layout/fsdp_spatial": ["mesh=batch4_height2"],
     "model/custom": ["model._target_=runner.model.mlp.sequential"],
+    "model/keras_hub": [
+        *("engine=jax", "model.backbone=GPT2Backbone", "+model.vocabulary_size=8", "+model.num_layers=1"),
+        *("+model.num_heads=1", "+model.hidden_dim=8", "+model.intermediate_dim=8"),
+    ],
     "dataset/arrays": ["dataset.path=own.csv"],
     "dataset/custom": ["dataset._target_=own_code.load"],
     "dataset/image_folder": ["dataset.path=photos"],

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
-
-os.environ |= {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-
-from runner.engine import libraries
-
-libraries.load(["jax", "keras"], without=["tensorflow"])
 
 import jax
 import keras

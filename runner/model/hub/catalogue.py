@@ -97,8 +97,10 @@ def _lineage(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
         if imported is not None:
             module = ".".join([imported[0], *([imported[1]] if len(base) > 1 else [])])
             name = base[-1] if len(base) > 1 else imported[1]
-        else:
-            name = base[-1]
+        elif len(base) == 1:  # of the same module
+            name = base[0]
+        else:  # Keras's own
+            return
 
 
 def _imported(tree: ast.Module, name: str) -> tuple[str, str] | None:
