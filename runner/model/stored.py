@@ -14,13 +14,12 @@ _HELD = "_runner_stored"
 
 
 class StoredValue(Protocol):
-    """A variable's initial value where it lies.
+    """A variable's initial value where it lies."""
 
-    Attributes:
-      shape: of the whole.
-    """
-
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole."""
+        ...
 
     def read(self, index: tuple[slice, ...]) -> Array:
         """Returns a part, one slice a dim, of any float dtype; it is cast to the variable's."""
