@@ -86,11 +86,11 @@ class Pending(Protocol):
 
 @dataclass(frozen=True)
 class Shard:
-    """A piece of a variable as one device holds it, copied to the host.
+    """A piece of a variable as one device holds it.
 
     Attributes:
       start: where it begins in each dim of the whole.
-      array: the piece.
+      array: the piece: a host array, or one on a device, which NumPy brings to the host when it is asked for.
       whole: shape of the whole variable.
     """
 
@@ -287,7 +287,7 @@ class Engine(Protocol):
         ...
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of variables and slots by canonical path, each in its different pieces.
+        """Returns variables and slots by canonical path, each in its different pieces; good until the next step.
 
         Of several processes each has its own; together they are every piece once.
         """

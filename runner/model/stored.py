@@ -18,7 +18,7 @@ class StoredValue(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """Shape of the whole."""
         ...
 
     def read(self, index: tuple[slice, ...]) -> Array:

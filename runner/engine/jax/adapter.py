@@ -15,10 +15,12 @@ from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec, as_called
-from runner.engine.jax import private, tuning
+from runner.engine.jax import private
+from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, slices
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
 from runner.model import builder, contract, padding, stored, target
+from runner.model.stored import StoredValue
 
 T = TypeVar("T")
 
@@ -53,7 +55,54 @@ class Keras3Factory:
                 variable.assign(stored.whole(told[id(variable)]))
         return model
 
+    def begin(self, *, whole: bool = False) -> tuple[keras.Model, Initial]:
+        """Returns the model, whose variables hold no values, and what they begin with.
+
+        A builder that wants values as it builds, or layers that keep what they computed then, get them, whole on one
+        device; each is let go of when it is placed.
+
+        Args:
+          whole: the builder is known to be one of these.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        model, made = (None if whole else self._trace()) or self._hold()
+        variables, told = Names(model).variables, stored.given(model)
+        values = {path: told.get(id(variable), made[id(variable)]) for path, variable in variables.items()}
+        for variable in variables.values():
+            private.release(variable)
+        return model, Initial(values)
+
+    def _trace(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]] | None:
+        """Returns a model and how its variables' values are made, by id; None where a build can't be traced."""
+        built: list[keras.Model] = []
+
+        def values() -> list[jax.Array]:
+            built.append(self._built())
+            return [variable.value for variable in built[0].variables]
+
+        try:
+            traced = jax.make_jaxpr(values)()
+        except ConfigError:  # the builder wants values, or fails in any case
+            return None
+        (model,) = built
+        if holds_traced([model, *private.all_layers(model)]):
+            return None
+        made = {id(variable): one for variable, one in zip(model.variables, slices(traced), strict=True)}
+        weights = {id(variable) for variable in model.weights}
+        for variable in model.variables:
+            if id(variable) not in weights:  # a random generator's, which is no part of a run's state
+                private.set_value(variable, made[id(variable)].now())
+        return model, {key: one.source() for key, one in made.items()}
+
+    def _hold(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]]:
+        """Returns a model and its variables' values, by id, whole on one device."""
+        model = self._built()
+        return model, {id(variable): HostValue(variable.value) for variable in model.weights}
+
     def _built(self) -> keras.Model:
+        """Returns the built model, of values that are drawn."""
         told = builder.given(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
@@ -64,16 +113,22 @@ class Keras3Factory:
             tuning.train_alone(model, self._config.trainable)
         return model
 
-    def traced(self) -> keras.Model:
+    def traced(self, *, whole: bool = False) -> keras.Model:
         """Returns the model with variables that have a shape and no value: none is drawn or held.
+
+        Args:
+          whole: as `begin` takes it.
 
         Raises:
           ConfigError: as `build`.
         """
         made: list[keras.Model] = []
         try:
-            jax.eval_shape(lambda: made.append(self._built()))
+            if not whole:
+                jax.eval_shape(lambda: made.append(self._built()))
         except ConfigError:  # a builder may want values
+            made.clear()
+        if not made or holds_traced([made[0], *private.all_layers(made[0])]):
             return self.build()
         return made[0]
 
@@ -172,6 +227,8 @@ def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dic
             variable_shapes(model),
             model_inputs(data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)),
         )
+    except jax.errors.UnexpectedTracerError:
+        raise
     except Exception as error:  # whatever a user's layers raise
         taken = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
@@ -204,6 +261,6 @@ def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
 
 
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
-    """Sets a model's variables from whole host arrays by canonical path."""
+    """Sets a model's variables from whole host arrays by canonical path, each asked for when the last is set."""
     for path, variable in Names(model).variables.items():
         variable.assign(np.asarray(values[path]))

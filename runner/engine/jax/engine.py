@@ -36,8 +36,8 @@ from runner.engine.base import (
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, processes, randomness
-from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs
+from runner.engine.jax import environment, mesh, private, processes, randomness
+from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, program_cost
 from runner.engine.jax.layer_outputs import layer_outputs
@@ -45,6 +45,7 @@ from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
 from runner.engine.jax.names import Names
+from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, shards
 from runner.engine.jax.state import State, state_tree
@@ -67,8 +68,22 @@ class JaxEngine(MeshEngine[jax.Array]):
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
+        self._built_whole = False
         # No mesh axis splits an example.
         self._whole_examples = not any(any(spec[1:]) for spec in self._array_specs.values())
+
+    def build(self) -> None:
+        """Makes devices, mesh, model and slots, and places them, see the base class.
+
+        A model whose code holds on to what it computed as it was built, where nobody sees it, is built once more.
+        """
+        try:
+            super().build()
+        except jax.errors.UnexpectedTracerError:
+            if self._built_whole:
+                raise
+            self._built_whole = True
+            super().build()
 
     def _make_devices(self) -> None:
         if self._config.engine.compilation_cache:
@@ -86,7 +101,10 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         config = self._config
         self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
-        self._model = self._factory.traced() if self._planning else self._factory.build()
+        if self._planning:
+            self._model = self._factory.traced(whole=self._built_whole)
+        else:
+            self._model, self._initial = self._factory.begin(whole=self._built_whole)
         check_model(self._model, config, self._data)
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=self._whole_examples)
@@ -94,7 +112,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
 
     def _make_state(self) -> None:
-        """Orders the variables as Keras wants them, and places the values that the builder drew."""
+        """Orders the variables as Keras wants them, and makes what they begin with, each part where it lies."""
         variables = self._names.variables
         paths = {id(variable): path for path, variable in variables.items()}
         seeds = randomness.seed_indices(self._model)
@@ -112,11 +130,20 @@ class JaxEngine(MeshEngine[jax.Array]):
         if self._planning:
             self._state: State[jax.Array] = self._tree.shapes(self._kinds)
             return
-        values = {path: np.asarray(variable.value) for path, variable in variables.items()}
-        self._assign(values | {ema_path(path): values[path] for path in self._trainable})
+        shapes = self._tree.by_path(self._tree.shapes(self._kinds))
+        first = self._initial.place({path: shapes[path] for path in variables})
+        check_kept(self._model, self._config, self._data, lambda: self._readable(first))
+        self._state = self._tree.begun(first, self._kinds)
+
+    def _readable(self, first: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Returns arrays that this process can compute with alone; of several processes, each whole on each device."""
+        if all(processes.is_here(each) for each in first.values()):
+            return first
+        gathered = jax.jit(lambda values: values, out_shardings=self._whole)(first)
+        return {path: np.asarray(each) for path, each in gathered.items()}
 
     def _assign(self, values: Mapping[str, Array]) -> None:
-        self._state = self._tree.place(values, self._kinds)
+        self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
         self._functions = step = Step(
@@ -169,7 +196,8 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _randomness(self) -> Randomness:
         if self._planning:
             return randomness.unmoved(self._model)
-        batch = model_inputs(self._data, lambda spec: np.zeros((self._microbatch_size, *spec.shape), spec.dtype))
+        size = self._microbatch_size
+        batch = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((size, *spec.shape), spec.dtype))
         return randomness.of(self._model, batch, self._config.model)
 
     @property
@@ -345,13 +373,16 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {path: np.array(self._to_host(array)) for path, array in arrays.items()}
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of variables and slots, each in its different pieces."""
+        """Returns variables and slots, each in its different pieces, as the devices hold them."""
         return {path: shards(array) for path, array in self._tree.by_path(self._state).items()}
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model, whole on one device, with the present weights or their averages."""
-        model, state = self._factory.build(), self.state()
-        assign(model, {path: state.get(ema_path(path), state[path]) for path in self._names.variables})
+        model, _ = self._factory.begin(whole=self._built_whole)
+        arrays = self._tree.by_path(self._state)
+        for path, variable in Names(model).variables.items():
+            # A copy: the next step gives the array's own memory away.
+            private.set_value(variable, jnp.array(self._to_host(arrays.get(ema_path(path), arrays[path]))))
         return model
 
 

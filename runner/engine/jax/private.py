@@ -109,6 +109,22 @@ def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
     return {"training": training} if model._call_has_training_arg else {}
 
 
+def release(variable: keras.Variable) -> None:
+    """Lets go of a variable's value; it keeps its shape and dtype.
+
+    Without it a model whose state the engine holds, and gives anew each step, would hold its first values beside it.
+    """
+    variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
+
+
+def set_value(variable: keras.Variable, value: jax.Array) -> None:
+    """Gives a variable a value, also one that has none, as after a traced build.
+
+    `Variable.assign` compares with what is there in some versions.
+    """
+    variable._value = value
+
+
 @contextmanager
 def calls_replaced(
     layers: Sequence[keras.Layer], make: Callable[[keras.Layer, Callable[..., object]], Callable[..., object]]
