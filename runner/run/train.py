@@ -54,6 +54,8 @@ from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
 
+_TOKENIZER = "tokenizer.json"  # of text that was encoded by one
+
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Trains, evaluates and records; no other process goes on with the run until this returns.
@@ -241,6 +243,10 @@ class _Run:
 
     def _log_inputs(self) -> None:
         self.tracker.log_artifact(self.folder / "config.yaml")
+        if current().is_first and self.data.vocabulary is not None and self.data.vocabulary.tokenizer:
+            with required(self.folder):
+                (self.folder / _TOKENIZER).write_text(self.data.vocabulary.tokenizer, "utf-8")
+            self.tracker.log_artifact(self.folder / _TOKENIZER)
         data, contexts = self.data, ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]
