@@ -15,7 +15,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec, as_called
-from runner.engine.jax import private
+from runner.engine.jax import private, tuning
 from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, slices
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
