@@ -32,7 +32,10 @@ def built(name: str) -> Any:
         made.append(kind(**options.made(hub.keras_hub, tiny.config(name))))
 
     private.reset_layer_names()
-    jax.eval_shape(build)
+    try:
+        jax.eval_shape(build)
+    except jax.errors.ConcretizationTypeError:  # it computes with values as it is built
+        build()
     return made[0]
 
 

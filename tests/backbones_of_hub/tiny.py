@@ -59,9 +59,9 @@ _LINEAR = {
 }
 _RESNET = {
     "class": "ResNetBackbone",
-    "input_conv_filters": [8],
+    "input_conv_filters": [64],
     "input_conv_kernel_sizes": [3],
-    "stackwise_num_filters": [8, 16, 16],
+    "stackwise_num_filters": [64, 64, 64],
     "stackwise_num_blocks": [1, 1, 1],
     "stackwise_num_strides": [1, 2, 2],
     "block_type": "basic_block",
@@ -116,7 +116,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "stackwise_depth": [1, 1],
         "stackwise_strides": [1, 2],
         "stackwise_num_filters": [8, 16],
-        "block_type": "dark_block",
+        "block_type": "dark",
     },
     "DeepLabV3Backbone": {
         "image_encoder": _RESNET,
@@ -235,7 +235,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "RWKV7Backbone": {"gate_lora": 8, "mv_lora": 8, "aaa_lora": 8, "decay_lora": 8},
     "ResNetBackbone": {key: value for key, value in _RESNET.items() if key != "class"},
     "RetinaNetBackbone": {
-        "image_encoder": {**_RESNET, "stackwise_num_filters": [8, 16, 16, 16]}
+        "image_encoder": {**_RESNET, "stackwise_num_filters": [64, 64, 64, 64]}
         | {"stackwise_num_blocks": [1, 1, 1, 1], "stackwise_num_strides": [1, 2, 2, 2]},
         "min_level": 3,
         "max_level": 5,

@@ -133,12 +133,19 @@ def _by_token(keras: Any, backbone: Any, given: Any, taken: Any, units: int) -> 
 
 
 def _pooled(keras: Any, given: Any) -> Any:
-    """Returns one vector an example: the mean over all dims but the last, of each that a backbone gives."""
+    """Returns one vector an example: the mean over all dims but the last, of each that a backbone gives.
+
+    Raises:
+      ValueError: it gives nothing of an example alone, as the similarities of each example to each other.
+    """
     vectors = [
         x if len(x.shape) == 2 else keras.ops.mean(x, axis=tuple(range(1, len(x.shape) - 1)))
         for x in _leaves(given)
         if len(x.shape) > 1 and "int" not in str(x.dtype) and x.shape[-1] is not None
     ]
+    if not vectors:
+        shapes = ", ".join(str(list(x.shape)) for x in _leaves(given))
+        raise ValueError(f"the backbone gives {shapes}, nothing of features of each example, which a head could take")
     return vectors[0] if len(vectors) == 1 else keras.ops.concatenate(vectors, axis=-1)
 
 

@@ -33,7 +33,7 @@ def taken(keras: Any, name: str, wanted: Any, given: Mapping[str, ArraySpec]) ->
     tensors = inputs if isinstance(inputs, dict) else {next(iter(given)): inputs}
     if not isinstance(wanted, Mapping):
         return inputs, _only(name, tensors, wanted)
-    found = {key: _made(keras, key, tensors) for key in wanted}
+    found = {key: _made(keras, key, tensors, each.dtype) for key, each in wanted.items()}
     missing = [key for key, tensor in found.items() if tensor is None]
     if missing:
         raise ValueError(
@@ -71,7 +71,8 @@ def _is_whole(dtype: str) -> bool:
     return np.dtype(dtype).kind in "iu"
 
 
-def _made(keras: Any, key: str, tensors: Mapping[str, Any]) -> Any:
+def _made(keras: Any, key: str, tensors: Mapping[str, Any], dtype: str) -> Any:
+    """Returns what goes into one input; None where no array can."""
     if key in tensors:
         return tensors[key]
     kind = next(key.removeprefix(side) for side in reversed(_SIDES) if key.startswith(side))
@@ -86,6 +87,6 @@ def _made(keras: Any, key: str, tensors: Mapping[str, Any]) -> Any:
         return ids
     if kind == "padding_mask":
         if SEGMENTS in tensors:
-            return keras.ops.cast(keras.ops.greater(tensors[SEGMENTS], 0), "int32")
-        return keras.ops.ones_like(ids)
+            return keras.ops.cast(keras.ops.greater(tensors[SEGMENTS], 0), dtype)
+        return keras.ops.ones_like(ids, dtype=dtype)
     return keras.ops.zeros_like(ids) if kind == "segment_ids" else None
