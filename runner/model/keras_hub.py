@@ -76,7 +76,7 @@ def build(
         held = presets.opened(preset)
         body = held.backbone(keras, options.made(keras_hub, given))
     kind = heads.chosen(keras_hub, body, task, per_token=per_token)
-    head = whole = heads.attached(keras, kind, body, outputs.units, per_token=per_token)
+    head = whole = heads.attached(keras, kind, body, outputs.units, tokens)
     if fused_head:
         head = heads.in_chunks(keras, kind, body, whole)
     taken, called = hub_inputs.taken(keras, type(body).__name__, body.input, inputs)

@@ -1,18 +1,12 @@
-"""Builds backbones without values and writes what each takes: `python -m tests.backbones_of_hub.arrays FOLDER NAMES`.
-
-Prints JSON, name -> the kind of case, or the words of what refused its config.
-"""
+"""Builds backbones without values, and writes arrays that each takes."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import keras
 import numpy as np
 
 from runner.engine.jax import private
@@ -39,16 +33,17 @@ def built(name: str) -> Any:
     return made[0]
 
 
-def has_map(backbone: Any) -> bool:
-    """Tells whether KerasHub has a layout map for a backbone."""
-    return hasattr(type(backbone), "get_layout_map")
-
-
 def kind_of(name: str, wanted: Any) -> str:
     """Returns `language`, `text`, `image` or `arrays`: what a run gives to a backbone of these inputs."""
+    if isinstance(wanted, list | tuple):
+        return kind_of(name, {each.name: each for each in wanted})
     if not isinstance(wanted, Mapping):
         return "image" if len(wanted.shape) == 4 else "arrays"
-    derived = {f"{side}{key}" for side in ("", "encoder_", "decoder_") for key in ("token_ids", "padding_mask")}
+    derived = {
+        f"{side}{key}"
+        for side in ("", "encoder_", "decoder_")
+        for key in ("token_ids", "padding_mask", "position_ids")
+    }
     if {*wanted} <= {*derived, "segment_ids"}:
         stem = name.removesuffix("Backbone")
         is_language = f"{stem}CausalLM" in catalogue.public() or "decoder_token_ids" in wanted
@@ -83,21 +78,3 @@ def write(name: str, backbone: Any, folder: Path) -> str:
         held = {key: filled(key, spec, rng) for key, spec in given.items()} | {"label": label}
     np.savez(folder / f"{name}.npz", **held)
     return kind
-
-
-def main() -> None:
-    """Writes the arrays of the backbones that the command line names."""
-    hub.load()
-    found: dict[str, dict[str, str | bool]] = {}
-    for name in sys.argv[2:]:
-        try:
-            backbone = built(name)
-            found[name] = {"kind": write(name, backbone, Path(sys.argv[1])), "map": has_map(backbone)}
-        except Exception as error:  # whatever KerasHub raises
-            found[name] = {"refused": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    keras.config.disable_traceback_filtering()
-    main()

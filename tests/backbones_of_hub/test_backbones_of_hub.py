@@ -6,14 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests import forks
 from tests.backbones_of_hub import tiny
-from tests.backbones_of_hub.proof import ROOT, cases, overrides
+from tests.backbones_of_hub.plans import Planned, overrides
+from tests.backbones_of_hub.proof import ROOT, plans
 
 pytestmark = pytest.mark.campaign
 
@@ -58,15 +58,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, dict[str, Any]]:
-    return cases(NAMES, folder)
+def found(folder: Path) -> dict[str, Planned]:
+    return plans(NAMES, "batch4_model2", folder)
 
 
 @pytest.mark.parametrize("mesh", ["batch8", "batch4_model2", "batch2_model4"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_mesh_equals_one_device(name: str, mesh: str, folder: Path, found: dict[str, dict[str, Any]]) -> None:
+def test_the_mesh_equals_one_device(name: str, mesh: str, folder: Path, found: dict[str, Planned]) -> None:
     rules = FIRST if name in HEADS_FIRST else MEGATRON
-    words = overrides(name, found[name]["kind"], mesh)
+    words = overrides(name, found[name].kind, mesh, folder)
     if mesh != "batch8":
         words.append("layout.rules=" + json.dumps(rules).replace('"', "'").replace(": ", ":"))
     out = command("runner.verify", [*words, "verify.steps=2", "tracking=none"], folder)
@@ -74,7 +74,7 @@ def test_the_mesh_equals_one_device(name: str, mesh: str, folder: Path, found: d
 
 
 def test_a_preset_tuned_by_adapters_is_trained_resumed_evaluated_and_exported(
-    folder: Path, found: dict[str, dict[str, Any]]
+    folder: Path, found: dict[str, Planned]
 ) -> None:
     del found  # which wrote the arrays
     command("tests.backbones_of_hub.preset_worker", ["write", "GPT2Backbone", "preset"], folder)

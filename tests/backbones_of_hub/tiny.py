@@ -251,7 +251,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
             "max_drop_path_rate": 0.0,
             "layerwise_patch_sizes": [7, 3, 3, 3],
             "layerwise_strides": [4, 2, 2, 2],
-            "hidden_dims": [8, 8, 16, 16],
+            "hidden_dims": [8, 16, 24, 32],
             "image_shape": [IMAGE, IMAGE, 3],
         },
         "projection_filters": 16,

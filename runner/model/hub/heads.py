@@ -52,7 +52,7 @@ def _is_for(hub: Any, kind: Any, backbone: Any) -> bool:
     return is_task and getattr(kind, "backbone_cls", None) is type(backbone)
 
 
-def attached(keras: Any, kind: Any, backbone: Any, units: int | None, *, per_token: bool) -> Head:
+def attached(keras: Any, kind: Any, backbone: Any, units: int | None, tokens: int) -> Head:
     """Returns a function from what a backbone takes to logits.
 
     Args:
@@ -60,7 +60,7 @@ def attached(keras: Any, kind: Any, backbone: Any, units: int | None, *, per_tok
       kind: of `chosen`.
       backbone: built.
       units: what the task wants; None: it takes any, and gets what the backbone gives.
-      per_token: logits (B, T, units) in place of (B, units).
+      tokens: T of logits (B, T, units); 0: they are (B, units).
     """
     if kind is not None:
         told = {} if kind.__name__.endswith("LM") else {"num_classes": units, "activation": None}
@@ -70,8 +70,8 @@ def attached(keras: Any, kind: Any, backbone: Any, units: int | None, *, per_tok
     if units is None:
         return lambda taken: backbone(taken)
     return (
-        (lambda taken: _by_token(keras, backbone, backbone(taken), taken, units))
-        if per_token
+        (lambda taken: _by_token(keras, backbone, backbone(taken), tokens, units))
+        if tokens
         else (lambda taken: keras.layers.Dense(units, name="head")(_pooled(keras, backbone(taken))))
     )
 
@@ -116,14 +116,13 @@ def in_chunks(keras: Any, kind: Any, backbone: Any, whole: Any) -> Head:
     return lambda taken: Apart(embedding, name="head")(backbone(taken))
 
 
-def _by_token(keras: Any, backbone: Any, given: Any, taken: Any, units: int) -> Any:
+def _by_token(keras: Any, backbone: Any, given: Any, tokens: int, units: int) -> Any:
     """Returns logits (B, T, units) by the embedding's transpose where that fits, else by a dense layer."""
-    tokens = next(tensor for name, tensor in reversed(taken.items()) if name.endswith("token_ids"))
     leaves = _leaves(given)
-    hidden = [x for x in leaves if len(x.shape) == 3 and x.shape[1] == tokens.shape[1]]
+    hidden = [x for x in leaves if len(x.shape) == 3 and x.shape[1] == tokens]
     if not hidden:
         shapes = ", ".join(str(list(x.shape[1:])) for x in leaves)
-        raise ValueError(f"{type(backbone).__name__} gives {shapes}, and nothing for each of {tokens.shape[1]} tokens")
+        raise ValueError(f"{type(backbone).__name__} gives {shapes}, and nothing for each of {tokens} tokens")
     x = hidden[-1]  # a decoder's comes behind its encoder's
     embedding = backbone.token_embedding
     fits = getattr(embedding, "input_dim", None) == units and embedding.output_dim == x.shape[-1]

@@ -18,12 +18,12 @@ def taken(keras: Any, name: str, wanted: Any, given: Mapping[str, ArraySpec]) ->
     """Returns Keras's inputs, and what the backbone is called with, made of them.
 
     An array goes where its name says. Of token ids alone the rest is made: the mask of padding (where `segments` is 0,
-    or nowhere), types and sections of tokens (all 0), and the same tokens for an encoder and a decoder.
+    or nowhere), the tokens' places, their types (all 0), and the same tokens for an encoder and a decoder.
 
     Args:
       keras: the module.
       name: the backbone's, for messages.
-      wanted: its `input`: a symbolic tensor, or tensors by name.
+      wanted: its `input`: a symbolic tensor, tensors by name, or a list of named ones.
       given: specs by name, of what the model is called with.
 
     Raises:
@@ -31,16 +31,22 @@ def taken(keras: Any, name: str, wanted: Any, given: Mapping[str, ArraySpec]) ->
     """
     inputs = own.make(keras, given)
     tensors = inputs if isinstance(inputs, dict) else {next(iter(given)): inputs}
-    if not isinstance(wanted, Mapping):
-        return inputs, _only(name, tensors, wanted)
+    if isinstance(wanted, list | tuple):
+        return inputs, [*_by_name(keras, name, {each.name: each for each in wanted}, tensors).values()]
+    if isinstance(wanted, Mapping):
+        return inputs, _by_name(keras, name, wanted, tensors)
+    return inputs, _only(name, tensors, wanted)
+
+
+def _by_name(keras: Any, name: str, wanted: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: _made(keras, key, tensors, each.dtype) for key, each in wanted.items()}
     missing = [key for key, tensor in found.items() if tensor is None]
     if missing:
         raise ValueError(
-            f"{name} takes {', '.join(wanted)}, and the task gives {', '.join(given)}, of which none is "
+            f"{name} takes {', '.join(wanted)}, and the task gives {', '.join(tensors)}, of which none is "
             f"{' or '.join(missing)}; give arrays of these names, by dataset=arrays and task.inputs"
         )
-    return inputs, found
+    return found
 
 
 def _only(name: str, tensors: Mapping[str, Any], wanted: Any) -> Any:
@@ -74,7 +80,8 @@ def _is_whole(dtype: str) -> bool:
 def _made(keras: Any, key: str, tensors: Mapping[str, Any], dtype: str) -> Any:
     """Returns what goes into one input; None where no array can."""
     if key in tensors:
-        return tensors[key]
+        given = tensors[key]
+        return given if given.dtype == dtype else keras.ops.cast(given, dtype)
     kind = next(key.removeprefix(side) for side in reversed(_SIDES) if key.startswith(side))
     side = key.removesuffix(kind)
     ids = tensors.get(f"{side}token_ids")
@@ -89,4 +96,6 @@ def _made(keras: Any, key: str, tensors: Mapping[str, Any], dtype: str) -> Any:
         if SEGMENTS in tensors:
             return keras.ops.cast(keras.ops.greater(tensors[SEGMENTS], 0), dtype)
         return keras.ops.ones_like(ids, dtype=dtype)
+    if kind == "position_ids":
+        return keras.ops.cumsum(keras.ops.ones_like(ids), axis=1) - 1
     return keras.ops.zeros_like(ids) if kind == "segment_ids" else None
