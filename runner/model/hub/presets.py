@@ -27,6 +27,7 @@ CONFIG, TASK = "config.json", "task.json"
 WEIGHTS, SHARDED, TASK_WEIGHTS = "model.weights.h5", "model.weights.json", "task.weights.h5"
 _SCHEMES = ("kaggle://", "hf://", "modelscope://")
 _MADE = "set it to a folder that backbone.save_to_preset(folder) wrote"
+_CODE = ("Lambda", "__lambda__", "__typespec__")  # of serialized objects, those that may run what they hold
 _OURS = ("keras", "keras_hub", "builtins")
 
 
@@ -164,8 +165,8 @@ def _foreign(content: Any) -> Iterator[str]:
         module = content.get("module")
         if isinstance(module, str) and module.split(".")[0] not in _OURS:
             yield f"module {module}"
-        if str(content.get("class_name")) in ("Lambda", "__lambda__"):
-            yield "a Lambda"
+        if str(content.get("class_name")) in _CODE:
+            yield f"a {content['class_name']}"
         for each in content.values():
             yield from _foreign(each)
     elif isinstance(content, list):
