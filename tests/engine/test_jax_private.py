@@ -106,13 +106,34 @@ def bookkeeping():
     layer.build((1, 3))
     return sorted({"_layers", "_trainable_variables", "_tracker"} & set(vars(layer)))
 
-for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
+def stored():
+    import tempfile
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="only")])
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(f"{folder}/model.weights.h5")
+        kernel = model.layers[0].kernel
+        before = np.asarray(kernel)
+        kernel.assign(before + 1)
+        with private.loads_noted() as noted:
+            model.load_weights(f"{folder}/model.weights.h5")
+        part = noted[id(kernel)].read((slice(1, 3), slice(0, 1)))
+        kept = bool((np.asarray(kernel) == before + 1).all())
+        model.load_weights(f"{folder}/model.weights.h5")
+        return [kept, bool((part == before[1:3, :1]).all()), bool((np.asarray(kernel) == before).all())]
+
+def giver():
+    layer = keras.layers.Dense(2)
+    return private.giver(layer(keras.Input((3,)))) is layer
+
+for name, question in (("devices", devices), ("stored", stored), ("giver", giver), ("functional", functional), ("names", names), ("layers", layers),
                        ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
                        ("bookkeeping", bookkeeping)):
     ask(name, question)
 print(json.dumps(found))
 """
 EXPECTED: dict[str, Any] = {
+    "stored": [True, True, True],
+    "giver": True,
     "devices": [False, True],
     "functional": [True, True, False, False],
     "names": ["dense", "dense"],
