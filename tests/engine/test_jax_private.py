@@ -125,8 +125,8 @@ def giver():
     layer = keras.layers.Dense(2)
     return private.giver(layer(keras.Input((3,)))) is layer
 
-for name, question in (("devices", devices), ("stored", stored), ("giver", giver), ("functional", functional), ("names", names), ("layers", layers),
-                       ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
+for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
+                       ("stored", stored), ("giver", giver), ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
                        ("bookkeeping", bookkeeping)):
     ask(name, question)
 print(json.dumps(found))
