@@ -126,7 +126,8 @@ def giver():
     return private.giver(layer(keras.Input((3,)))) is layer
 
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
-                       ("stored", stored), ("giver", giver), ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
+                       ("stored", stored), ("giver", giver), ("calls", calls), ("dropout", dropout),
+                       ("convolution", convolution), ("training", training),
                        ("bookkeeping", bookkeeping)):
     ask(name, question)
 print(json.dumps(found))
