@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import ConfigError, did_you_mean, refuse, told
+from runner.config.errors import did_you_mean, refuse, told
+from runner.engine import libraries
 from runner.host.late import late
 from runner.model.hub import catalogue
 from runner.model.stored import StoredValue
@@ -113,23 +114,31 @@ def opened(value: str) -> Preset:
 
 
 def _fetched(value: str) -> Path:
-    utils = late("keras_hub.src.utils.preset_utils")
-    get: Any = utils.get_file
+    known: Any = late("keras_hub.models")
+    names = known.Backbone.presets
+    if value not in names and not value.startswith(_SCHEMES):
+        raise refuse(
+            KEY,
+            value,
+            allowed="there is no such folder, and KerasHub has no preset of this name",
+            mend=did_you_mean(value, names, _MADE),
+        )
+    utils: Any = late("keras_hub.src.utils.preset_utils")
     try:
-        found = Path(get(value, CONFIG))
-        for name in (TASK, WEIGHTS, TASK_WEIGHTS):
-            with suppress(Exception):  # not every preset has each
-                get(value, name)
-        if not (found.parent / WEIGHTS).is_file():
-            for name in _files_of(json.loads(Path(get(value, SHARDED)).read_text())):
-                get(value, name)
+        with libraries.hidden(("tensorflow",)):  # which would tell it of file systems that no preset here lies in
+            found = Path(utils.get_file(value, CONFIG))
+            for name in (TASK, WEIGHTS, TASK_WEIGHTS):
+                with suppress(Exception):  # not every preset has each
+                    utils.get_file(value, name)
+            if not (found.parent / WEIGHTS).is_file():
+                for name in _files_of(json.loads(Path(utils.get_file(value, SHARDED)).read_text())):
+                    utils.get_file(value, name)
     except Exception as error:  # whatever a hub's client raises
-        names = late("keras_hub.models").Backbone.presets  # type: ignore[attr-defined]
         raise refuse(
             KEY,
             value,
             allowed=f"it could not be fetched ({told(error)})",
-            mend=did_you_mean(value, names, "") + ("; " if value not in names else "") + f"without a network {_MADE}",
+            mend=f"without a network {_MADE} where there is one",
         ) from error
     return found.parent
 
@@ -178,8 +187,3 @@ def _without(content: Any, key: str) -> Any:
     if isinstance(content, Mapping):
         return {name: _without(each, key) for name, each in content.items() if name != key}
     return [_without(each, key) for each in content] if isinstance(content, list) else content
-
-
-def refused(value: str, error: Exception) -> ConfigError:
-    """Words the refusal of a preset whose weights don't fit."""
-    return refuse(KEY, value, allowed=told(error), mend=_MADE)
