@@ -95,13 +95,17 @@ class ClusterConfig:
 
 @dataclass
 class RuleConfig:
-    """One layout rule, with either `spec` or `shard`.
+    """One layout rule, with one of `spec`, `shard` and `transformer`.
 
     Attributes:
       match: regular expression on the whole of `layer/variable`.
       spec: one entry a dim, each an axis name or null.
       shard: an axis; splits the largest dim that it divides, the last of equals; a variable without one stays whole.
       min_elements: with `shard`, variables of fewer elements stay whole.
+      transformer: an axis; splits what is known of a transformer by paths and shapes: attention by heads, feed-forwards
+        by hidden units, embeddings and heads by vocabulary. What else it matches is passed on. An axis of the mesh
+        called `experts` splits a mixture's experts; a rule that names it here splits nothing else.
+      store: with `transformer`, an axis that splits the same kernels on another dim in store.
       optional: a preset's rule for models of many kinds: it may catch nothing, and a variable that its spec does not
         fit (rank, divisibility) is passed on to the rules after it.
     """
@@ -110,6 +114,8 @@ class RuleConfig:
     spec: list[str | None] | None = None
     shard: str | None = None
     min_elements: int = 0
+    transformer: str | None = None
+    store: str | None = None
     optional: bool = False
 
 

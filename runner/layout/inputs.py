@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.layout.axes import batch_axis
-from runner.layout.rules import Spec
+from runner.layout.specs import Spec
 
 
 def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:

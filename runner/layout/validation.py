@@ -13,19 +13,21 @@ from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout.axes import BATCH
 from runner.layout.rules import mend_divisibility, show
+from runner.layout.transformers import EXPERTS
 
 if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
     from runner.data.base import ArraySpec
 
 # Records of before name it whatever the dataset's target is called.
 _RECORDED = "label"
+_ONE_OF = "spec, shard and transformer"
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     """Checks rules and inputs against the mesh, before any variable is known.
 
     Raises:
-      ConfigError: a rule without exactly one of spec and shard, an axis that the mesh lacks or that one spec names
+      ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one spec names
         twice, a pattern that does not compile, a rule that an earlier one leaves nothing, or inputs of another rank.
     """
     for index, rule in enumerate(config.rules):
@@ -102,32 +104,43 @@ def _check_match(key: str, rule: RuleConfig) -> None:
 
 
 def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    if rule.spec is not None and rule.shard is not None:
+    given = [name for name in ("transformer", "shard", "spec") if getattr(rule, name) is not None]
+    if len(given) > 1:
+        other = getattr(rule, given[1])
         raise refuse(
-            f"{key}.shard",
-            rule.shard,
-            allowed=f"exactly one of spec and shard, and spec is {show(rule.spec)}",
+            f"{key}.{given[0]}",
+            getattr(rule, given[0]),
+            allowed=f"exactly one of {_ONE_OF}, and {given[1]} is {other if isinstance(other, str) else show(other)}",
             mend="drop one of the two",
         )
+    if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
+        allowed = (
+            "only a rule with transformer has it" if rule.transformer is None else "another axis than transformer"
+        )
+        raise refuse(f"{key}.store", rule.store, allowed=allowed, mend="leave store out")
     if rule.min_elements < 0 or (rule.min_elements and rule.shard is None):
         allowed = "0 or more" if rule.min_elements < 0 else "only a rule with shard has it"
         raise refuse(f"{key}.min_elements", rule.min_elements, allowed=allowed, mend="leave min_elements out")
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
-    elif rule.shard is None:
+        return
+    if not given:
         raise refuse(
             f"{key}.spec",
             None,
-            allowed=f"exactly one of spec and shard, and {rule.match!r} has neither",
+            allowed=f"exactly one of {_ONE_OF}, and {rule.match!r} has none",
             mend=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
         )
-    elif rule.shard not in axes:
-        raise _no_axis(f"{key}.shard", rule.shard, rule.shard, axes)
+    for name in ("transformer", "store", "shard"):
+        if (axis := getattr(rule, name)) is not None and axis not in axes:
+            raise _no_axis(f"{key}.{name}", axis, axis, axes)
 
 
 def _check_reached(key: str, rule: RuleConfig, earlier: Sequence[RuleConfig]) -> None:
     """Refuses a rule to which nothing can come, whatever the variables are."""
     for index, before in enumerate(earlier):
+        if before.transformer is not None:  # it passes on what is no part of a transformer
+            continue
         keeps = before.shard is not None or not before.optional or before.spec == rule.spec
         if before.match == rule.match and keeps:
             what = "has the same match"

@@ -36,6 +36,7 @@ def make_plan(
     held, model, axes = engine.variables(), placed_model(config, engine, data), config.mesh.axes
     shapes = {path: placement.shape for path, placement in engine.placements.items()}
     proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
+    reasons = {proposal.path: proposal.reason for proposal in proposals}
     own = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in own}
     microbatches = config.trainer.accumulate_steps
@@ -49,7 +50,7 @@ def make_plan(
         engine=config.engine.name,
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(_variable(model, path, info, slots, moved, places) for path, info in own.items()),
+        variables=tuple(_variable(model, path, info, slots, moved, places, reasons) for path, info in own.items()),
         layers=layers,
         totals=_totals(model, own, slots, layers, sums=microbatches > 1),
         traffic=traffic(moved, axes, at, crossing),
@@ -90,6 +91,7 @@ def _variable(
     slots: Mapping[str, VariableInfo],
     moved: Sequence[Collective],
     places: Sequence[str],
+    reasons: Mapping[str, str],
 ) -> VariablePlan:
     placement = model.placements[path]
     rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else _AUTO
@@ -106,6 +108,7 @@ def _variable(
         slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if owner_of(name) == path),
         moved_bytes=sum(each.bytes for each in own),
         passed=placement.passed,
+        reason=placement.reason or reasons.get(path, ""),
     )
 
 

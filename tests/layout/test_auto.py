@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from runner import layout
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import auto
-from runner.layout.rules import Shape
+from runner.layout.specs import Shape
 from tests.layout.tables import MODELS, mlp, vit
 
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
