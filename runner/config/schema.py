@@ -102,7 +102,7 @@ class RuleConfig:
       spec: one entry a dim, each an axis name or null.
       shard: an axis; splits the largest dim that it divides, the last of equals; a variable without one stays whole.
       min_elements: with `shard`, variables of fewer elements stay whole.
-      transformer: an axis; splits what is known of a transformer by paths and shapes: attention by heads, feed-forwards
+      transformer: an axis; splits what is known of a transformer by paths and shapes: attention by heads, feed-forward
         by hidden units, embeddings and heads by vocabulary. What else it matches is passed on. An axis of the mesh
         called `experts` splits a mixture's experts; a rule that names it here splits nothing else.
       store: with `transformer`, an axis that splits the same kernels on another dim in store.
@@ -128,9 +128,14 @@ class LayoutConfig:
       inputs: name of a batch's array -> one entry a dim, the examples' first, each an axis or null; an array that is
         not named is split over its first dim, by the first entry of those that are, else by the axis `batch`.
       auto: proposes a rule for every variable that no rule catches.
+      sequence: an axis that splits the tokens of every array of a batch whose dim is named `sequence`, but of those
+        that `inputs` names; goes with every layout. null: none does.
+      from_model: engine jax: what no rule catches lies as the model's own `get_layout_map` says (KerasHub).
     """
 
     auto: bool = False
+    sequence: str | None = None
+    from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
     inputs: dict[str, list[str | None]] = field(default_factory=dict)
 

@@ -2,10 +2,10 @@
 
 Model axes are those of more than one device that split no dim of a batch; a variable takes the largest of them
 that divides what is to be split. With a model axis:
-- What is known of a transformer by paths and shapes is split as `runner.layout.transformers` says: attention on its
-  heads, feed-forwards on their hidden units, embeddings and heads on the vocabulary, a mixture's experts over `experts`.
-- Of attention by other names the kernels (dim, heads, head_dim) and (heads, head_dim, dim) are split on the heads, biases (heads,
-  head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
+- What is known of a transformer by paths and shapes is split as `runner.layout.transformers` says: attention on
+  heads, feed-forwards on hidden units, embeddings and heads on the vocabulary, a mixture's experts over `experts`.
+- Of attention by other names the kernels (dim, heads, head_dim) and (heads, head_dim, dim) are split on the heads,
+  biases (heads, head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
 - Two dense layers, the second right after the first, are split column then row: the activation between them stays
   split, and one all-reduce follows (likewise Megatron-LM). Pairs with the most elements are chosen first.
 - A dense layer alone that holds an eighth of all elements or more is split by rows, else by columns; the last, which
@@ -325,6 +325,8 @@ def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
     what = "array of a batch -> one entry a dim; what is not named is split over its first dim"
     lines.append(f"inputs: # {what}" if config.inputs else f"inputs: {{}} # {what}")
     lines += [f"  {name}: {_flow(list(spec))}" for name, spec in config.inputs.items()]
+    lines.append(f"sequence: {config.sequence or 'null'} # axis that splits tokens; null: none")
+    lines.append("from_model: false # what no rule catches lies as the model's own get_layout_map says")
     return "\n".join(lines) + "\n"
 
 

@@ -77,7 +77,7 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
             continue
         matched = [path for path in caught if re.fullmatch(rule.match, path)]
         if rule.transformer is not None:
-            why = "no attention, feed-forward or vocabulary is known by its paths and shapes, or earlier rules caught all"
+            why = "no attention, feed-forward or vocabulary is known by paths and shapes, or earlier rules caught it"
             mend = "mark it optional: true, or write rules with spec"
         elif matched:
             earlier = sorted({caught[path].placement.rule or 0 for path in matched})
@@ -96,7 +96,12 @@ def _names(paths: list[str], most: int = 12) -> str:
     return ", ".join(paths[:most]) + rest
 
 
-def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> list[str]:
+def lint(
+    config: LayoutConfig,
+    variables: Mapping[str, Shape],
+    axes: Mapping[str, int],
+    placed: Mapping[str, Placement] | None = None,
+) -> list[str]:
     """Says what works but is hardly meant.
 
     A large variable (of the largest quarter, and of 1,024 elements at least) that is whole on a mesh with a model
@@ -106,6 +111,7 @@ def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str
       config: as for `resolve`.
       variables: canonical path to shape.
       axes: mesh axis to size.
+      placed: as the engine placed them, where `from_model` says more than the config; None: as `resolve` does.
 
     Returns:
       One line a warning.
@@ -113,7 +119,8 @@ def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str
     Raises:
       ConfigError: as `resolve`.
     """
-    placed = resolve(config, variables, axes)
+    if placed is None:
+        placed = resolve(config, variables, axes)
     return [*_whole_though_large(config, placed, axes), *_split_nothing(config, placed, axes)]
 
 

@@ -22,7 +22,7 @@ class Placement:
       spec: one entry a dim, an axis name or None.
       rule: index of the rule that caught it, None where none did; proposals of `auto` count on after the config's.
       passed: what each optional rule before that one did not fit, as "layout.rules[2] passed on: axis 'model' of
-        size 4 does not divide dim 1 (10)".
+        size 4 does not divide dim 1 (10)"; and why a rule that knows transformers left it whole.
       reason: why it lies so, of a rule that knows transformers: "4 heads of block_0/attention, model divides them".
     """
 
@@ -83,6 +83,9 @@ def catch(
             if role is None or (rule.transformer == EXPERTS and role.experts is None):
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)
+            cut = rule.transformer in spec or EXPERTS in spec
+            if not cut and (role.dim is not None or role.width is not None):
+                passed.append(reason)
             return Catch(Placement(path, shape, spec, index, tuple(passed), reason))
         if rule.shard is not None:
             first = int(structure is not None and path in structure.stacked)

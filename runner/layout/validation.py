@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config import search_path
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.layout.axes import BATCH
+from runner.layout.axes import BATCH, SEQUENCE, batch_axis
 from runner.layout.rules import mend_divisibility, show
 from runner.layout.transformers import EXPERTS
 
@@ -27,8 +27,9 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     """Checks rules and inputs against the mesh, before any variable is known.
 
     Raises:
-      ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one spec names
-        twice, a pattern that does not compile, a rule that an earlier one leaves nothing, or inputs of another rank.
+      ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one
+        spec names twice, tokens split over an axis that splits something else, a pattern that does not compile, a rule
+        that an earlier one leaves nothing, or inputs of another rank.
     """
     for index, rule in enumerate(config.rules):
         key = f"layout.rules[{index}]"
@@ -36,6 +37,12 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         _check_split(key, rule, axes)
         _check_reached(key, rule, config.rules[:index])
     _check_inputs_form(config, axes)
+    if config.sequence is not None:
+        _check_sequence(config, config.sequence, axes)
+    if config.from_model and config.auto:
+        raise refuse("layout.from_model", "true", allowed="one of from_model and auto", mend="set layout.auto=false")
+    if config.from_model and "model" not in axes:  # the name that the maps give their axis
+        raise _no_axis("layout.from_model", "true", "model", axes)
 
 
 def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
@@ -50,6 +57,8 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
     Raises:
       ConfigError: an array that is not there, a spec of another rank, or a dim that its axis does not divide.
     """
+    if config.sequence is not None:
+        _check_lengths(config.sequence, {k: v for k, v in arrays.items() if k not in config.inputs}, arrays, axes)
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if name in arrays:
@@ -60,6 +69,48 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
                 show(spec),
                 allowed=f"one of the dataset's arrays {', '.join(arrays)}",
                 mend=did_you_mean(name, list(arrays)),
+            )
+
+
+def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
+    key = "layout.sequence"
+    if axis not in axes:
+        raise _no_axis(key, axis, axis, axes)
+    others = [name for name in axes if name != axis]
+    mend = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+    if axis == batch_axis(config, axes):
+        raise refuse(key, axis, allowed=f"another axis than {axis}, which splits the examples", mend=mend)
+    for index, rule in enumerate(config.rules):
+        if rule.transformer == axis:  # on DTensor attention would compute wrong numbers, without an error
+            raise refuse(
+                key,
+                axis,
+                allowed=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
+                mend="choose a mesh with an axis for each, as mesh.axes={batch:2,sequence:2,model:2}",
+            )
+
+
+def _check_lengths(
+    axis: str, split: Mapping[str, ArraySpec], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
+) -> None:
+    if not any(SEQUENCE in spec.dims for spec in arrays.values()):
+        shown = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
+        raise refuse(
+            "layout.sequence",
+            axis,
+            allowed=f"an array with a dim named sequence; there are {shown}",
+            mend="leave it out",
+        )
+    for name, spec in split.items():
+        length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
+        if length % axes[axis]:
+            lower, upper = length // axes[axis] * axes[axis], -(-length // axes[axis]) * axes[axis]
+            near = f"{lower} or dataset.sequence_length={upper}" if lower else f"{upper}"
+            raise refuse(
+                "layout.sequence",
+                axis,
+                allowed=f"axis {axis!r} of size {axes[axis]} does not divide the {length} tokens of {name}",
+                mend=f"set dataset.sequence_length={near}",
             )
 
 

@@ -18,7 +18,7 @@ from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
 from runner.processes import place
 
-_AUTO = "layout=auto"
+_AUTO, _OF_MODEL = "layout=auto", "the model's own map"
 
 
 def make_plan(
@@ -56,7 +56,10 @@ def make_plan(
         traffic=traffic(moved, axes, at, crossing),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
-        warnings=(*cautions.of_crossing(config.layout, axes, processes), *layout.lint(config.layout, shapes, axes)),
+        warnings=(
+            *cautions.of_crossing(config.layout, axes, processes),
+            *layout.lint(config.layout, shapes, axes, engine.placements),
+        ),
         program=engine.program_cost() if isinstance(engine, CountsCost) else None,
         proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
         processes=processes,
@@ -93,8 +96,8 @@ def _variable(
     places: Sequence[str],
     reasons: Mapping[str, str],
 ) -> VariablePlan:
-    placement = model.placements[path]
-    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else _AUTO
+    placement, further = model.placements[path], _AUTO if path in reasons else _OF_MODEL
+    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else further
     own = [each for each in moved if each.origin == path]
     return VariablePlan(
         path=path,

@@ -219,7 +219,9 @@ def test_proposals_place_every_variable_and_what_is_written_resolves_to_the_same
     layout.check(again, axes)
     assert layout.resolve(again, variables, axes) == placed
     for line in text.splitlines():
-        assert line.startswith(("#", "auto:", "rules:", "inputs:", "  - {", "  # ", "  image:", "  label:"))
+        assert line.startswith(
+            ("#", "auto:", "rules:", "inputs:", "sequence:", "from_model:", "  - {", "  # ", "  image:", "  label:")
+        )
 
 
 def test_the_written_option_has_each_rule_on_a_line_under_its_reason() -> None:

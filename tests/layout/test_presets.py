@@ -38,7 +38,8 @@ def load(name: str) -> LayoutConfig:
 
 def axes_named(config: LayoutConfig) -> set[str]:
     rules = (rule.spec or [rule.shard, rule.transformer, rule.store] for rule in config.rules)
-    specs = [*config.inputs.values(), *rules]
+    own = ["model" if config.from_model else None]
+    specs = [*config.inputs.values(), *rules, [config.sequence], own]
     return {axis for spec in specs for axis in spec if axis is not None}
 
 
@@ -69,7 +70,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_it(preset: str) -> None:
     text = (CONF / f"layout/{preset}.yaml").read_text()
-    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs"}
+    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs", "sequence", "from_model"}
     command = next(line for line in text.splitlines() if "python -m runner" in line)
     assert f"layout={preset}" in command.split()
     mesh = next(word for word in command.split() if word.startswith("mesh=")).partition("=")[2]
