@@ -116,11 +116,11 @@ def _mixture(owner: str, held: Mapping[str, Shape], widths: set[int]) -> dict[st
                 roles[path] = Role("experts", owner, number, 0, width=1, experts=0)
         if any(role.noun == "experts" for role in roles.values()):
             roles[downs[0]] = Role("experts", owner, number, 0, width=2, experts=0)
-        for path, shape in held.items():
+        for path, shape_ in held.items():
             kernel = re.sub(r"[/_]bias$", "", path)
             role = roles.get(kernel) or roles.get(f"{kernel}/kernel")
-            if len(shape) == 2 and role is not None and shape[0] == number and kernel != path:
-                by_hidden = role.noun == "hidden units" and shape[1] == hidden and hidden != width
+            if len(shape_) == 2 and role is not None and shape_[0] == number and kernel != path:
+                by_hidden = role.noun == "hidden units" and shape_[1] == hidden and hidden != width
                 dim = 0 if role.noun == "experts" else 1 if by_hidden else None
                 why = "" if dim is not None else "added after the sum of the experts' parts"
                 roles[path] = Role(role.noun, owner, role.units, dim, why, experts=0)
