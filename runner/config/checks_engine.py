@@ -25,6 +25,13 @@ def check(config: RunConfig) -> None:
     for key in ("loop", "data"):
         one_of(f"engine.{key}", getattr(config.engine, key), ("auto", "device", "host"))
     check_installed(config.engine.name)
+    if config.layout.from_model and config.engine.name != "jax":
+        raise refuse(
+            "layout.from_model",
+            "true",
+            allowed=f"engine.name={config.engine.name} has no models with a map of their own",
+            mend="set engine=jax, or layout=megatron",
+        )
     _check_against(config)
     _check_precision(config)
     _check_keys(config.engine)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from runner import layout
-from runner.config.schema import RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches, shape_of
@@ -45,7 +45,7 @@ class MeshEngine(Engine, Generic[T]):
         with stages.stage("building the model"):
             self._make_devices()
             shapes = self._make_model()
-            self.placements = layout.resolve(self._config.layout, shapes, self._axes)
+            self.placements = layout.resolve(self._layout(), shapes, self._axes)
             self._make_state()
             self._make_programs()
 
@@ -56,6 +56,10 @@ class MeshEngine(Engine, Generic[T]):
     @abstractmethod
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         """Makes and checks the model, and returns its variables' shapes by canonical path."""
+
+    def _layout(self) -> LayoutConfig:
+        """Returns the layout of the model's variables; an engine may add to the config's rules what the model says."""
+        return self._config.layout
 
     @abstractmethod
     def _make_state(self) -> None:

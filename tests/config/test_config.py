@@ -42,6 +42,9 @@ NEEDS = {
     "layout/spatial": ["mesh=batch2_height2"],
     "layout/spatial2d": ["mesh=batch2_height2_width2"],
     "layout/fsdp_spatial": ["mesh=batch4_height2"],
+    "layout/experts": ["mesh=batch2_experts4"],
+    "layout/sequence": ["mesh=batch4_sequence2"],
+    "layout/keras_hub": ["mesh=batch4_model2", "engine=jax"],
     "model/custom": ["model._target_=runner.model.mlp.sequential"],
     "model/keras_hub": [
         *("engine=jax", "model.backbone=GPT2Backbone", "+model.vocabulary_size=8", "+model.num_layers=1"),

@@ -21,7 +21,7 @@ from jax.stages import Compiled
 
 from runner import mesh as runner_mesh
 from runner.config.errors import EngineError
-from runner.config.schema import RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import (
     Collective,
@@ -45,6 +45,7 @@ from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
 from runner.engine.jax.names import Names
+from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, shards
@@ -110,6 +111,12 @@ class JaxEngine(MeshEngine[jax.Array]):
         adopt(self._model, on_cpu=on_cpu, whole_images=self._whole_examples)
         self._names = Names(self._model)
         return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
+
+    def _layout(self) -> LayoutConfig:
+        config = self._config.layout
+        if not config.from_model:
+            return config
+        return with_own_map(config, self._model, self._names.variables, self._axes)
 
     def _make_state(self) -> None:
         """Orders the variables as Keras wants them, and makes what they begin with, each part where it lies."""
