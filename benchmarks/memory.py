@@ -66,6 +66,7 @@ class Stages:
         begun = time.monotonic()
         stage()
         self.rows[name] = now("VmHWM"), time.monotonic() - begun
+        print(f"{name}: {self.rows[name][0] / _MIB:,.0f} MiB with all else", file=sys.stderr, flush=True)
 
 
 def measured(config: RunConfig, steps: int) -> tuple[Stages, int]:

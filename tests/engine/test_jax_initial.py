@@ -20,7 +20,7 @@ MODELS = ("drawn", "assigned", "held", "wants", "given")
 @pytest.fixture(scope="module")
 def found() -> Any:
     command = [sys.executable, "-m", "tests.engine.first_values"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
     done = forks.run(command, library="jax", cwd=ROOT, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
