@@ -25,7 +25,7 @@ from runner.engine.base import DataSpec
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
-from runner.export.plain import make_plain, weights_in_use
+from runner.export.plain import WeightsInUse, make_plain
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
@@ -143,7 +143,7 @@ def _outputs(config: RunConfig, saved: Previous, served: Served, examples: Mappi
 
 def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path) -> Written:
     with quiet_native_log(log):
-        plain = make_plain(config, served.spec, weights_in_use(saved.checkpoint))
+        plain = make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
         return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow)

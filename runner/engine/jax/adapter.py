@@ -74,6 +74,26 @@ class Keras3Factory:
             private.release(variable)
         return model, Initial(values)
 
+    def assigned(self, values: Mapping[str, Array]) -> keras.Model:
+        """Returns the model, whole on one device, with given values; none is drawn.
+
+        Args:
+          values: whole arrays by canonical path, each asked for when the last is set.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        model, _ = self.begin()
+        assign(model, values)
+        told = private.training_argument(model, training=False)
+        inputs = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype))
+        try:
+            jax.eval_shape(lambda given: model(given, **told), inputs)
+        except jax.errors.UnexpectedTracerError:  # it holds on to what it computed as it was built
+            model, _ = self.begin(whole=True)
+            assign(model, values)
+        return model
+
     def _trace(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]] | None:
         """Returns a model and how its variables' values are made, by id; None where a build can't be traced."""
         built: list[keras.Model] = []
@@ -261,6 +281,6 @@ def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
 
 
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
-    """Sets a model's variables from whole host arrays by canonical path, each asked for when the last is set."""
+    """Sets a model's variables from whole host arrays by canonical path."""
     for path, variable in Names(model).variables.items():
         variable.assign(np.asarray(values[path]))

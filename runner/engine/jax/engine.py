@@ -150,6 +150,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {path: np.asarray(each) for path, each in gathered.items()}
 
     def _assign(self, values: Mapping[str, Array]) -> None:
+        jax.block_until_ready(_running)
+        _running.clear()  # its arrays are let go of
         self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:

@@ -23,6 +23,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.sharding import NamedSharding
 
 from runner.data.base import Array
+from runner.engine.jax import private
 from runner.engine.jax.shards import placed_in_parts
 from runner.model.stored import StoredValue
 
@@ -75,9 +76,7 @@ class Slice:
             return each.val if isinstance(each, Literal) else env[each]
 
         for one in self.equations:
-            with one.ctx.manager:
-                found = one.primitive.bind(*map(read, one.invars), **one.primitive.get_bind_params(one.params))
-            results = found if one.primitive.multiple_results else [found]
+            results = private.evaluated(one, [read(each) for each in one.invars])
             env |= {var: _apart(value, zero) for var, value in zip(one.outvars, results, strict=True)}
         return jnp.asarray(read(self.result))
 
@@ -201,7 +200,8 @@ def _drawn(wanted: Mapping[str, Slice], kinds: Mapping[str, jax.ShapeDtypeStruct
 
 def _bytes(kind: jax.ShapeDtypeStruct) -> int:
     assert isinstance(kind.sharding, NamedSharding)
-    return math.prod(kind.sharding.shard_shape(kind.shape)) * int(np.dtype(kind.dtype).itemsize)
+    size: int = math.prod(kind.sharding.shard_shape(kind.shape)) * np.dtype(kind.dtype).itemsize
+    return size
 
 
 def _given(value: Any, kind: jax.ShapeDtypeStruct) -> Any:

@@ -20,6 +20,8 @@ from jax import lax
 from jax._src import xla_bridge
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
+from jax.extend.core import Jaxpr, JaxprEqn
+from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
 from keras.src.backend.common import KerasVariable
 from keras.src.models import Functional
@@ -123,6 +125,29 @@ def set_value(variable: keras.Variable, value: jax.Array) -> None:
     `Variable.assign` compares with what is there in some versions.
     """
     variable._value = value
+
+
+def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+    """Computes one equation of a trace, as `jax.core.eval_jaxpr` computes all of them.
+
+    Without it what a trace says of one variable can't be computed apart from the others.
+
+    Args:
+      equation: of a jaxpr.
+      values: of what it takes.
+    """
+    with equation.ctx.manager:
+        found = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    return found if equation.primitive.multiple_results else [found]
+
+
+def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
+    """Returns a trace without all that its results don't come of, and which of its inputs are left.
+
+    Without it a step's random generators could not be followed apart from its weights.
+    """
+    found: tuple[Jaxpr, Sequence[bool]] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return found
 
 
 @contextmanager

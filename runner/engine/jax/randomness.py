@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
@@ -73,7 +72,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     shapes = [jax.ShapeDtypeStruct(tuple(each.shape), each.dtype) for each in variables]
     traced = jax.make_jaxpr(step)(shapes, inputs)
     # Without all that the states do not come of: no weight has to be there.
-    left, used = dce_jaxpr(traced.jaxpr, [True] * len(indices))
+    left, used = private.without_unused(traced.jaxpr)
     compiled = jax.jit(lambda given: jax.core.eval_jaxpr(left, traced.consts, *given))
     others = {index: model.non_trainable_variables[index].value for index in indices}
 

@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.data.base import Array
@@ -83,7 +84,8 @@ class StateTree:
         lies = (jax.tree.map(lambda one: one.sharding, rest), self.shardings.ema)
         zeros, ema = jax.jit(made, out_shardings=lies)(trainable if self.paths.ema else [])
         jax.block_until_ready((zeros, ema))
-        return zeros._replace(trainable=trainable, non_trainable=others, ema=ema)
+        state: State[jax.Array] = zeros._replace(trainable=trainable, non_trainable=others, ema=ema)
+        return state
 
     def place(
         self,
@@ -103,7 +105,7 @@ class StateTree:
             old.delete()
             if path in values:
                 return placed_in_parts(lambda index: part_of(values, path, index), like)
-            return jnp.zeros(like.shape, like.dtype, device=like.sharding)
+            return placed_in_parts(np.broadcast_to(np.zeros((), like.dtype), like.shape).__getitem__, like)
 
         found: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables), before)
         return found

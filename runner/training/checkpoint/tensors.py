@@ -52,11 +52,11 @@ def write(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_SURPRISE, mode)
     with os.fdopen(handle, "wb") as file:
         path.chmod(mode)
-        begun = [len(text).to_bytes(8, "little"), text]
+        begun: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
         for piece in chain(begun, (_bytes_of(arrays[key]) for key in order)):
             file.write(piece)
             digest.update(piece)
-            size += len(piece)
+            size += memoryview(piece).nbytes
         file.flush()
         os.fsync(file.fileno())
     return {"bytes": size, "sha256": digest.hexdigest()}
@@ -67,4 +67,5 @@ def _bytes_of(array: Any) -> memoryview:
     held = np.asarray(array)
     if held.dtype.byteorder == ">":
         held = held.astype(held.dtype.newbyteorder("<"))
-    return memoryview(np.ascontiguousarray(held).reshape(-1).view(np.uint8))
+    found: memoryview = np.ascontiguousarray(held).reshape(-1).view(np.uint8).data
+    return found
