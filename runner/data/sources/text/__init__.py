@@ -84,10 +84,12 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
     stored = store.tokens(content, vocabulary, made.pieces)
     if scan.stats(corpus.splits) != before:
         raise DataError(f"{corpus.source}: a file was changed while it was read; start again")
+    if "train" not in stored or not any(one.size.tokens for one in stored.values()):
+        raise DataError(
+            f"{corpus.source}: there is no text in it" + (" of a split train" if "train" not in stored else "")
+        )
     length, apart = config.sequence_length or LENGTH, (config.documents or APART) == APART
     splits = {name: _packed(corpus, name, stored[name], length, apart=apart) for name in made.names if name in stored}
-    if "train" not in splits:
-        raise DataError(f"{corpus.source}: there is no text in it" + (" of split train" if splits else ""))
     sizes = {name: stored[name].size for name in splits}
     identity = json.dumps([content, vocabulary.sha256, length, apart])
     about = {} if "test" in corpus.splits else {"test": made.cut.about, "train": "what comes before the test"}
