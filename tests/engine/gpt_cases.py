@@ -101,6 +101,11 @@ def batches(name: str) -> HostBatches:
     return HostBatches({**arrays, WEIGHT: weight}, weight, STEPS)
 
 
+def first(batches: HostBatches) -> HostBatches:
+    """Returns the first of several batches."""
+    return HostBatches({name: array[:1] for name, array in batches.arrays.items()}, batches.weights[:1], 1)
+
+
 def start(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """Returns values that every engine begins with: large enough for attention not to be nearly uniform."""
     found = {}
