@@ -13,7 +13,7 @@ class TaskConfig:
     """Loss and metrics, and which arrays of the dataset they are of.
 
     Attributes:
-      name: `classification`, `multilabel`, `regression` or `custom`.
+      name: `classification`, `multilabel`, `regression`, `language_model` or `custom`.
       target: names of the arrays to be predicted, a name or a list in YAML; empty: the first there of `label`,
         `labels`, `target` and `y`.
       inputs: names of the arrays that the model takes; null: all that are neither target nor example weight.
@@ -75,6 +75,20 @@ class RegressionOptions:
 
 
 @dataclass
+class LanguageModelOptions:
+    """The next token of each token, by softmax cross-entropy over a vocabulary.
+
+    Attributes:
+      vocabulary: how many tokens there are; null: as the dataset's vocabulary has them.
+      label_weight: array of what each label counts for, 0 of padding and at a document's end; null: `label_weight`,
+        where the dataset has it, else all count.
+    """
+
+    vocabulary: int | None = None
+    label_weight: str | None = None
+
+
+@dataclass
 class CustomOptions:
     """A user's own loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
 
@@ -95,5 +109,6 @@ OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,
     "regression": RegressionOptions,
+    "language_model": LanguageModelOptions,
     "custom": CustomOptions,
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.errors import ConfigError
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.task.namespace import Namespace
 
@@ -94,6 +95,8 @@ class Task(ABC):
       step_metrics: names of what `metrics` returns, beside the loss that every step has.
       constants: numbers that were computed from the train split, as JSON has them. A checkpoint keeps them, since a
         run that is evaluated on other data computes with those that it was trained with.
+      keeps_outputs: whether an evaluation may give the model's outputs; False where they are too large.
+      tokens: how many an example has, of a task that counts in them; 0: it does not.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -102,6 +105,8 @@ class Task(ABC):
     directions: Mapping[str, str]
     step_metrics: tuple[str, ...]
     constants: Mapping[str, Sequence[float]]
+    keeps_outputs: bool = True
+    tokens: int = 0
 
     def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
@@ -134,6 +139,24 @@ class Task(ABC):
           batch: arrays (..., B, *shape) by name.
         """
         return np.asarray(batch[WEIGHT], np.float32)
+
+    @property
+    def weighs_arrays(self) -> bool:
+        """Tells whether `weights` reads more than which examples are padding."""
+        return type(self).weights is not Task.weights
+
+    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns what `loss`, `metrics` and `totals` compute with; they take a model's outputs as well.
+
+        A task whose outputs are large makes its sums here, once for all three.
+
+        Args:
+          ops: the engine's.
+          outputs: the model's, in the precision that it computes in.
+          batch: arrays (B, ...) by name.
+        """
+        del ops, batch
+        return outputs
 
     @abstractmethod
     def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
@@ -176,6 +199,22 @@ class Task(ABC):
         Raises:
           ConfigError: it is not what the loss takes.
         """
+
+    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
+        """Checks what a model of several outputs gives; a task that wants a number of units takes one output.
+
+        Args:
+          shapes: by name.
+
+        Raises:
+          ConfigError: it is not what the loss takes.
+        """
+        if self.outputs.units is not None:
+            told = ", ".join(str(list(shape)) for shape in shapes.values())
+            raise ConfigError(
+                f"model._target_ is refused: the model gives {len(shapes)} outputs, of shapes {told}, and the task "
+                "takes one; give one alone"
+            )
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks the targets of a split, where they can be had without making every example.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -125,7 +125,7 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
     # JAX makes float32 of float64, but where a verification allows it.
     contract.check(model, private.all_layers(model), keras.Model, config.model, ("float32", "float64"))
     _check_layers(model, config)
-    _check_outputs(_output_shapes(model, config, data), config, data)
+    _check_outputs(_output_shapes(model, config, data), data)
     check_kept(model, config, data)
 
 
@@ -152,10 +152,10 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
             raise padding.refuse(f"the batch statistics of layer {layer.name}")
 
 
-def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> list[tuple[int | None, ...]]:
-    """Returns the shape of each output."""
-    if private.is_functional(model) and len(data.inputs) == 1:
-        return [tuple(output.shape) for output in model.outputs]
+def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, tuple[int | None, ...]]:
+    """Returns the shape of each output, by name where the model names them."""
+    if private.is_functional(model) and len(data.inputs) == 1 and len(model.outputs) == 1:
+        return {"": tuple(model.outputs[0].shape)}
     try:
         found = jax.eval_shape(
             lambda state, x: model.stateless_call(*state, x, **private.training_argument(model, training=False))[0],
@@ -167,17 +167,16 @@ def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> lis
         raise ConfigError(
             f"model._target_={config.model.target} is refused: called with {taken}, the model raised {reason(error)}"
         ) from error
-    return [(None, *output.shape[1:]) for output in jax.tree.leaves(found)]
+    if isinstance(found, Mapping) and all(hasattr(output, "shape") for output in found.values()):
+        return {str(name): tuple(output.shape) for name, output in found.items()}
+    return {str(i): (None, *output.shape[1:]) for i, output in enumerate(jax.tree.leaves(found))}
 
 
-def _check_outputs(shapes: Sequence[tuple[int | None, ...]], config: RunConfig, data: DataSpec) -> None:
+def _check_outputs(shapes: Mapping[str, tuple[int | None, ...]], data: DataSpec) -> None:
     if len(shapes) == 1:
-        data.task.check(shapes[0])
-    elif data.task.outputs.units is not None:
-        raise ConfigError(
-            f"model._target_={config.model.target} is refused: the model gives {len(shapes)} outputs, of shapes "
-            f"{', '.join(str(list(shape)) for shape in shapes)}, and the task takes one; give one alone"
-        )
+        data.task.check(next(iter(shapes.values())))
+    else:
+        data.task.check_named(shapes)
 
 
 def reason(error: Exception) -> str:

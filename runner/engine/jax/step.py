@@ -108,7 +108,7 @@ class Step:
                 return_losses=True,
                 **private.training_argument(self._model, training=True),
             )
-        outputs = _float32(given)
+        outputs = _float32(self._task.reduced(self._ops, given, batch))
         # Chosen, not multiplied: what padding gives may be no number.
         loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self._ops, outputs, batch), 0.0)
         regularization = jnp.asarray(sum(jnp.sum(each).astype(jnp.float32) for each in added), jnp.float32)
@@ -242,15 +242,19 @@ class Step:
         found, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
         return found, weights
 
-    def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array]:
-        """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs."""
+    def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | Arrays]:
+        """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs.
+
+        Those are left out where the task keeps none.
+        """
         trainable, non_trainable = weights
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
         told = private.training_argument(self._model, training=False)
         given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
-        outputs = _float32(given)
-        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch), outputs
+        outputs = _float32(self._task.reduced(self._ops, given, batch))
+        loss_b, totals = self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
+        return loss_b, totals, outputs if self._task.keeps_outputs else {}
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.errors import ConfigError
+from runner.data.vocabulary import Vocabulary
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
 from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
@@ -178,6 +179,11 @@ def _check_learned(found: Mapping[str, Any]) -> None:
         for word in items(words, f"{ENCODING}.categories.{name}"):
             if not isinstance(word, str):
                 raise MisfitError(f"{ENCODING}.categories.{name} must be texts")
+    if "vocabulary" in encoding:
+        try:
+            Vocabulary.from_json(mapping(encoding["vocabulary"], f"{ENCODING}.vocabulary"))
+        except ValueError as error:
+            raise MisfitError(f"{ENCODING}.vocabulary is broken: {error}") from error
     tables = [(f"{ENCODING}.{key}", encoding.get(key, {})) for key in ("mean", "deviation")]
     for where, table in (*tables, (CONSTANTS, found.get(CONSTANTS, {}))):
         for name, values in mapping(table, where).items():
