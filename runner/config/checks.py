@@ -22,7 +22,7 @@ from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingCon
 from runner.config.secrets import TRACKING, reveal
 from runner.host.late import late
 from runner.layout.axes import batch_axis
-from runner.model import target
+from runner.model import gpt_options, target
 from runner.tracking import uri
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def check(config: RunConfig) -> None:
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
     checks_engine.check_builder(config)
+    for engine in (config.engine.name, config.against.engine):
+        gpt_options.check(config.model, engine or config.engine.name)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset)
     task.check(config.task)

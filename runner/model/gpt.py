@@ -10,17 +10,12 @@ from typing import Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
+from runner.model.gpt_options import problem
 from runner.model.inputs import Inputs
 from runner.model.transformer import Sizes, layers
 from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
-CHOICES = {
-    "positions": ("learned", "rotary"),
-    "norm": ("layer", "rms"),
-    "activation": ("gelu", "swiglu"),
-    "remat": ("none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"),
-}
 
 
 def build(
@@ -78,16 +73,13 @@ def build(
     Raises:
       ValueError: sizes that do not divide each other, other inputs, or a name that is none of an option's.
     """
+    given = dict(locals())  # the options, before there are other names
     tokens_name, length = _tokens(inputs)
-    chosen = {"positions": positions, "norm": norm, "activation": activation, "remat": remat}
-    for name, value in chosen.items():
-        if value not in CHOICES[name]:
-            raise ValueError(f"model.{name}={value} must be one of {', '.join(CHOICES[name])}")
     on_jax = hasattr(keras, "ops")
+    found = problem(given, on_jax=on_jax)
+    if found is not None:
+        raise ValueError(f"model.{found.name}={found.value} is refused: {found.allowed}; {found.mend}")
     fused = on_jax if fused_head is None else fused_head
-    for name, asked in (("fused_head", fused), ("scan", scan), ("remat", remat != "none")):
-        if asked and not on_jax:
-            raise ValueError(f"model.{name} needs engine=jax; leave it out")
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
@@ -106,7 +98,6 @@ def build(
         epsilon=epsilon,
         remat=remat,
     )
-    _check(sizes)
     made, taken = layers(keras), model_inputs.make(keras, inputs)
     tokens = taken[tokens_name] if isinstance(taken, dict) else taken
     segments = {SEGMENTS: taken[SEGMENTS]} if isinstance(taken, dict) else {}
@@ -135,13 +126,3 @@ def _tokens(inputs: Inputs) -> tuple[str, int]:
         told = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in found.items())
         raise ValueError(f"it takes whole numbers (T,), the tokens, and perhaps {SEGMENTS} (T,), not {told}")
     return names[0], found[names[0]].shape[0]
-
-
-def _check(sizes: Sizes) -> None:
-    """Raises ValueError for sizes that do not divide each other."""
-    if sizes.dim % sizes.heads:
-        raise ValueError(f"model.heads={sizes.heads} must divide model.dim={sizes.dim}")
-    if sizes.heads % sizes.key_value_heads:
-        raise ValueError(f"model.key_value_heads={sizes.key_value_heads} must divide model.heads={sizes.heads}")
-    if sizes.rotary is not None and sizes.head % 2:
-        raise ValueError(f"model.positions=rotary needs an even model.dim / model.heads, not {sizes.head}")
