@@ -78,18 +78,18 @@ def layers(keras: ModuleType) -> SimpleNamespace:
 
         def build(self, input_shape: Any) -> None:
             """Makes the table."""
+            # Whole precision until a row is taken: the gradients of a token that comes often are added up.
+            told = {"autocast": False} if jax else {}
             self.embeddings = self.add_weight(
-                shape=(self.vocabulary, self.dim), initializer=_normal(keras), name="embeddings"
+                shape=(self.vocabulary, self.dim), initializer=_normal(keras), name="embeddings", **told
             )
             super().build(input_shape)
 
         def call(self, tokens: Tensor) -> Any:
             """Returns the vectors, and the table where it is asked for."""
             table = tensors.convert_to_tensor(self.embeddings)
-            if jax:
-                table = tensors.cast(table, self.compute_dtype)
-            x = tensors.take(table, tokens, axis=0)
-            return (x, table) if self.gives_table else x
+            x = tensors.cast(tensors.take(table, tokens, axis=0), self.compute_dtype)
+            return (x, tensors.cast(table, self.compute_dtype)) if self.gives_table else x
 
     class PositionEmbedding(base):  # type: ignore[misc]
         """Adds a learned vector to each token, by its place in the row."""
@@ -298,7 +298,7 @@ def layers(keras: ModuleType) -> SimpleNamespace:
                 with keras.StatelessScope(zip([variable for variable, _ in pairs], values, strict=True)):
                     return block.masked(x, segments, [] if masks is None else [masks[0], masks[1]]), None
 
-            body = step if sizes.remat == "none" else _again(step, sizes.remat)
+            body = step if sizes.remat == "none" else _again(step, sizes.remat, scanned=True)
             values = [tensors.convert_to_tensor(held) for _, held in pairs]
             return tensors.scan(body, x_btd, (values, masks))[0]
 
@@ -350,11 +350,15 @@ def _kept(tensors: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, tra
     return [tensors.greater(each(tensors.ones_like(x), training=True), 0) for each in dropouts]
 
 
-def _again(function: Any, policy: str) -> Any:
-    """Returns a function of JAX that computes itself again for its gradient, but for what a policy keeps."""
+def _again(function: Any, policy: str, *, scanned: bool = False) -> Any:
+    """Returns a function of JAX that computes itself again for its gradient, but for what a policy keeps.
+
+    A scan's body can't be merged with what computes it again, so that nothing has to keep the two apart.
+    """
     jax = importlib.import_module("jax")  # which Keras 3 has imported
     kept = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
-    return jax.checkpoint(lambda *arguments: function(*arguments), policy=kept)  # a new one: what it holds is new
+    # A new function each time: JAX remembers what it traced of one, and this one holds other values.
+    return jax.checkpoint(lambda *arguments: function(*arguments), policy=kept, prevent_cse=not scanned)
 
 
 def _without_values(make: Any, shape: tuple[int | None, ...]) -> Any:
