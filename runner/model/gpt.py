@@ -6,14 +6,16 @@ With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
 from runner.model.gpt_options import problem
 from runner.model.inputs import Inputs
 from runner.model.transformer import Sizes, layers
-from runner.task.base import OutputSpec
+
+if TYPE_CHECKING:
+    from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
 
