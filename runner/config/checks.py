@@ -22,7 +22,7 @@ from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingCon
 from runner.config.secrets import TRACKING, reveal
 from runner.host.late import late
 from runner.layout.axes import batch_axis
-from runner.model import target
+from runner.model import gpt_options, target
 from runner.tracking import uri
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def check(config: RunConfig) -> None:
     hub.check(config)
     checks_engine.check_builder(config)
     checks_engine.check_trainable(config)
+    for engine in (config.engine.name, config.against.engine):
+        gpt_options.check(config.model, engine or config.engine.name)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset)
     task.check(config.task)

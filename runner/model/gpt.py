@@ -1,21 +1,23 @@
 """A decoder-only transformer: Radford et al., Language Models are Unsupervised Multitask Learners (2019).
 
-With `positions=rotary norm=rms activation=swiglu bias=false` and fewer `key_value_heads` it is Llama (arXiv:2302.13971,
-arXiv:2305.13245).
+With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv:2302.13971), and with fewer
+`key_value_heads` its later ones (arXiv:2305.13245).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
+from runner.model.gpt_options import problem
 from runner.model.inputs import Inputs
 from runner.model.transformer import Sizes, layers
-from runner.task.base import OutputSpec
+
+if TYPE_CHECKING:
+    from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
-_CHOICES = {"positions": ("learned", "rotary"), "norm": ("layer", "rms"), "activation": ("gelu", "swiglu")}
 
 
 def build(
@@ -36,6 +38,8 @@ def build(
     bias: bool = True,
     tied: bool = False,
     dropout: float = 0.0,
+    remat: str = "none",
+    scan: bool = False,
     fused_head: bool | None = None,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
@@ -59,6 +63,9 @@ def build(
       bias: whether projections have one; the head has none.
       tied: the head's kernel is the embeddings' table.
       dropout: share set to zero of the embedded tokens and of each block's two outputs, while training.
+      remat: what the backward pass computes again to save memory, with Keras on JAX: `none`, `full` (each block) or a
+        policy of `jax.checkpoint_policies`, as `dots_saveable`.
+      scan: stacks the blocks' variables, (depth, ...), and computes the blocks by a loop, with Keras on JAX.
       fused_head: gives what logits are made of, for a loss in chunks; null: where Keras runs on JAX.
 
     Returns:
@@ -68,29 +75,31 @@ def build(
     Raises:
       ValueError: sizes that do not divide each other, other inputs, or a name that is none of an option's.
     """
+    given = dict(locals())  # the options, before there are other names
     tokens_name, length = _tokens(inputs)
-    sizes = _sizes(
-        dim,
-        depth,
-        heads,
-        key_value_heads,
-        feedforward,
-        positions,
-        wavelength,
-        norm,
-        epsilon,
-        activation,
-        bias,
-        dropout,
-    )
+    on_jax = hasattr(keras, "ops")
+    found = problem(given, on_jax=on_jax)
+    if found is not None:
+        raise ValueError(f"model.{found.name}={found.value} is refused: {found.allowed}; {found.mend}")
+    fused = on_jax if fused_head is None else fused_head
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
-    on_jax = hasattr(keras, "ops")
-    fused = on_jax if fused_head is None else fused_head
-    if fused and not on_jax:
-        raise ValueError("model.fused_head=true needs engine=jax; leave it out")
+    sizes = Sizes(
+        dim=dim,
+        heads=heads,
+        key_value_heads=heads if key_value_heads is None else key_value_heads,
+        feedforward=feedforward or (64 * -(-8 * dim // (3 * 64)) if activation == "swiglu" else 4 * dim),
+        depth=depth,
+        rotary=wavelength if positions == "rotary" else None,
+        norm=norm,
+        gated=activation == "swiglu",
+        bias=bias,
+        dropout=dropout,
+        epsilon=epsilon,
+        remat=remat,
+    )
     made, taken = layers(keras), model_inputs.make(keras, inputs)
     tokens = taken[tokens_name] if isinstance(taken, dict) else taken
     segments = {SEGMENTS: taken[SEGMENTS]} if isinstance(taken, dict) else {}
@@ -99,8 +108,9 @@ def build(
     if positions == "learned":
         x = made.PositionEmbedding(max_length or length, name="position_embedding")(x)
     x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
-    for index in range(depth):
-        x = made.Block(sizes, name=f"block_{index}")(x, **segments)
+    unrolled = (made.Block(sizes, name=f"block_{index}") for index in range(depth))
+    for block in [made.Blocks(sizes, name="blocks")] if scan else unrolled:
+        x = block(x, **segments)
     x = made.norm(sizes, "norm")(x)
     head = made.Head(outputs.units, tied=tied, fused=fused, name="head")
     return keras.Model(taken, head(x, *table), name="gpt")
@@ -118,45 +128,3 @@ def _tokens(inputs: Inputs) -> tuple[str, int]:
         told = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in found.items())
         raise ValueError(f"it takes whole numbers (T,), the tokens, and perhaps {SEGMENTS} (T,), not {told}")
     return names[0], found[names[0]].shape[0]
-
-
-def _sizes(
-    dim: int,
-    depth: int,
-    heads: int,
-    key_value_heads: int | None,
-    feedforward: int | None,
-    positions: str,
-    wavelength: float,
-    norm: str,
-    epsilon: float,
-    activation: str,
-    bias: bool,
-    dropout: float,
-) -> Sizes:
-    """Returns the sizes that the blocks share; see `build`."""
-    for name, value in (("positions", positions), ("norm", norm), ("activation", activation)):
-        if value not in _CHOICES[name]:
-            raise ValueError(f"model.{name}={value} must be one of {', '.join(_CHOICES[name])}")
-    groups = heads if key_value_heads is None else key_value_heads
-    if dim % heads:
-        raise ValueError(f"model.heads={heads} must divide model.dim={dim}")
-    if heads % groups:
-        raise ValueError(f"model.key_value_heads={groups} must divide model.heads={heads}")
-    rotary, gated = positions == "rotary", activation == "swiglu"
-    if rotary and dim // heads % 2:
-        raise ValueError(f"model.positions=rotary needs an even model.dim / model.heads, not {dim // heads}")
-    hidden = feedforward or (64 * -(-8 * dim // (3 * 64)) if gated else 4 * dim)
-    return Sizes(
-        dim=dim,
-        heads=heads,
-        key_value_heads=groups,
-        feedforward=hidden,
-        depth=depth,
-        rotary=wavelength if rotary else None,
-        norm=norm,
-        gated=gated,
-        bias=bias,
-        dropout=dropout,
-        epsilon=epsilon,
-    )

@@ -8,20 +8,19 @@ that a rule can split them over a mesh axis.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from runner.data.base import Array
-from runner.model import ops, scope
+from runner.model import attention, ops
 
 Tensor = Any  # of the Keras that a builder was given
 
-_HIDDEN = -1e9  # added to the score of a token that may not be seen; its share is then exactly 0 in float32
+_DROPOUTS = ("attention_dropout", "feedforward_dropout")
+_ONES = ("gamma", "scale")  # variables that begin at 1
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,8 @@ class Sizes:
       bias: of every projection.
       dropout: share of each branch's output set to zero while training.
       epsilon: of the norms.
+      remat: what a block's backward pass computes again: `none`, `full`, or the name of a policy of
+        `jax.checkpoint_policies`, which says what is kept.
     """
 
     dim: int
@@ -53,26 +54,12 @@ class Sizes:
     bias: bool
     dropout: float
     epsilon: float
+    remat: str = "none"
 
     @property
     def head(self) -> int:
         """Numbers of one head."""
         return self.dim // self.heads
-
-
-def rotation(tokens: int, size: int, wavelength: float) -> tuple[Array, Array]:
-    """Returns cosines and sines of rotary positions, float32 (T, 1, K): Su et al., RoFormer (arXiv:2104.09864).
-
-    Number i turns together with number i + K / 2, as in Llama.
-
-    Args:
-      tokens: T.
-      size: K, even.
-      wavelength: of the slowest pair, over two pi.
-    """
-    speed = wavelength ** (-np.arange(0, size, 2, dtype=np.float64) / size)
-    angles = np.outer(np.arange(tokens), np.concatenate([speed, speed]))[:, None, :]
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 @functools.cache
@@ -82,7 +69,7 @@ def layers(keras: ModuleType) -> SimpleNamespace:
     stock = keras.layers
     base: Any = stock.Layer
 
-    class TokenEmbedding(base):
+    class TokenEmbedding(base):  # type: ignore[misc]
         """Vectors of tokens, (B, T) whole numbers -> (B, T, D); and the table (V, D) itself, for a tied head."""
 
         def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
@@ -91,20 +78,20 @@ def layers(keras: ModuleType) -> SimpleNamespace:
 
         def build(self, input_shape: Any) -> None:
             """Makes the table."""
+            # Whole precision until a row is taken: the gradients of a token that comes often are added up.
+            told = {"autocast": False} if jax else {}
             self.embeddings = self.add_weight(
-                shape=(self.vocabulary, self.dim), initializer=_normal(keras), name="embeddings"
+                shape=(self.vocabulary, self.dim), initializer=_normal(keras), name="embeddings", **told
             )
             super().build(input_shape)
 
         def call(self, tokens: Tensor) -> Any:
             """Returns the vectors, and the table where it is asked for."""
             table = tensors.convert_to_tensor(self.embeddings)
-            if jax:
-                table = tensors.cast(table, self.compute_dtype)
-            x = tensors.take(table, tokens, axis=0)
-            return (x, table) if self.gives_table else x
+            x = tensors.cast(tensors.take(table, tokens, axis=0), self.compute_dtype)
+            return (x, tensors.cast(table, self.compute_dtype)) if self.gives_table else x
 
-    class PositionEmbedding(base):
+    class PositionEmbedding(base):  # type: ignore[misc]
         """Adds a learned vector to each token, by its place in the row."""
 
         def __init__(self, length: int, **kwargs: Any) -> None:
@@ -123,7 +110,7 @@ def layers(keras: ModuleType) -> SimpleNamespace:
             table = tensors.cast(tensors.convert_to_tensor(self.embeddings), x_btd.dtype)
             return x_btd + (table if tokens == self.length else table[:tokens])
 
-    class RMSNorm(base):
+    class RMSNorm(base):  # type: ignore[misc]
         """x / sqrt(mean(x^2) + epsilon) * scale over the last dim, in float32: arXiv:1910.07467."""
 
         def __init__(self, epsilon: float, **kwargs: Any) -> None:
@@ -169,7 +156,7 @@ def layers(keras: ModuleType) -> SimpleNamespace:
             name=name,
         )
 
-    class Mix(base):
+    class Mix(base):  # type: ignore[misc]
         """softmax(q k^T / sqrt(K)) v, head by head, over the tokens before each one in its own document."""
 
         def __init__(self, rotary: float | None, **kwargs: Any) -> None:
@@ -180,11 +167,11 @@ def layers(keras: ModuleType) -> SimpleNamespace:
             """Returns (B, T, H, K) of queries (B, T, H, K), keys and values (B, T, G, K), segments (B, T) or None."""
             q, k, v = inputs
             if self.rotary is not None:
-                turn = rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
-                q, k = (_rotated(tensors, each, turn, in_tensorflow=not jax) for each in (q, k))
-            return (_attend_jax if jax else _attend_dtensor)(tensors, q, k, v, segments)
+                turn = attention.rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
+                q, k = (attention.rotated(tensors, each, turn, on_jax=jax) for each in (q, k))
+            return attention.attend(tensors, q, k, v, segments, on_jax=jax)
 
-    class Block(base):
+    class Block(base):  # type: ignore[misc]
         """One pre-norm block: x + attention(norm(x)), then x + feedforward(norm(x)).
 
         The parts of the two are dicts: variables go by their keys, and no attribute of Keras's is named `output`.
@@ -226,10 +213,26 @@ def layers(keras: ModuleType) -> SimpleNamespace:
 
         def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
             """Returns the tokens after the block."""
-            y = self._attended(self.attention_norm(x_btd), segments)
-            x_btd = x_btd + self.attention_dropout(y, training=training)
-            y = self._fed_forward(self.feedforward_norm(x_btd))
-            return x_btd + self.feedforward_dropout(y, training=training)
+            dropouts = (self.attention_dropout, self.feedforward_dropout)
+            if self.sizes.remat == "none":
+                drop = [functools.partial(each, training=training) for each in dropouts]
+                return self.computed(x_btd, segments, drop)
+            # Drawn outside of what is computed twice: a generator has no state to be moved in there.
+            kept = _kept(tensors, dropouts, x_btd, self.sizes, training=training)
+            return _again(self.masked, self.sizes.remat)(x_btd, segments, kept)
+
+        def masked(self, x_btd: Tensor, segments: Tensor, kept: Sequence[Tensor]) -> Tensor:
+            """Returns the same of masks (B, T, D), True where a number stays; none: all do."""
+
+            def drop(mask: Tensor) -> Any:
+                return lambda y: tensors.where(mask, y / (1.0 - self.sizes.dropout), tensors.zeros_like(y))
+
+            return self.computed(x_btd, segments, [drop(mask) for mask in kept] or [lambda y: y] * 2)
+
+        def computed(self, x_btd: Tensor, segments: Tensor, drop: Sequence[Any]) -> Tensor:
+            """Returns the tokens after the block, of the functions that its two branches end with."""
+            x_btd = x_btd + drop[0](self._attended(self.attention_norm(x_btd), segments))
+            return x_btd + drop[1](self._fed_forward(self.feedforward_norm(x_btd)))
 
         def _attended(self, x_btd: Tensor, segments: Tensor) -> Tensor:
             heads = [self.attention[part](x_btd) for part in ("query", "key", "value")]
@@ -243,7 +246,63 @@ def layers(keras: ModuleType) -> SimpleNamespace:
             gate = self.feedforward["gate"](x_btd)
             return self.feedforward["down"](gate * tensors.sigmoid(gate) * up)
 
-    class Head(base):
+    class Blocks(base):  # type: ignore[misc]
+        """The same blocks with their variables stacked, (depth, ...), computed by a scan: compiled once."""
+
+        def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.sizes = sizes
+            names = [f"block_{index}.{part}" for index in range(sizes.depth) for part in _DROPOUTS]
+            # Those of the blocks one by one, so that the masks are the same.
+            self.dropouts = [stock.Dropout(sizes.dropout, name=name) for name in names if sizes.dropout]
+
+        def build(self, input_shape: Any) -> None:
+            """Makes the variables, by the keys that those of a block go by."""
+            block = _without_values(lambda: Block(self.sizes, name=self.name), tuple(input_shape))
+            pairs: list[tuple[Any, Any]] = []
+
+            def stacked(layer: Any) -> dict[str, Any]:
+                made = {}
+                for variable in layer.trainable_variables:
+                    made[variable.name] = self.add_weight(
+                        shape=(self.sizes.depth, *variable.shape),
+                        initializer=getattr(layer, "kernel_initializer", None)
+                        if variable.name == "kernel"
+                        else ("ones" if variable.name in _ONES else "zeros"),
+                        name=f"{layer.name}.{variable.name}".removeprefix(f"{self.name}.").replace(".", "_"),
+                        autocast=False,  # the block does it, of its own part
+                    )
+                    pairs.append((variable, made[variable.name]))
+                return made
+
+            self.attention_norm, self.feedforward_norm = stacked(block.attention_norm), stacked(block.feedforward_norm)
+            self.attention = {part: stacked(layer) for part, layer in block.attention.items() if layer.weights}
+            self.feedforward = {part: stacked(layer) for part, layer in block.feedforward.items()}
+
+            def held() -> tuple[Any, list[tuple[Any, Any]]]:
+                return block, pairs
+
+            # Behind a function: Keras would take the block's variables, which have no values, for the layer's own.
+            self.block = held
+            super().build(input_shape)
+
+        def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
+            """Returns the tokens after all blocks."""
+            block, pairs = self.block()
+            sizes = self.sizes
+            kept = _kept(tensors, self.dropouts, x_btd, sizes, training=training)
+            masks = tensors.reshape(tensors.stack(kept), (sizes.depth, 2, *x_btd.shape)) if kept else None
+
+            def step(x: Tensor, given: tuple[list[Tensor], Tensor]) -> tuple[Tensor, None]:
+                values, masks = given
+                with keras.StatelessScope(zip([variable for variable, _ in pairs], values, strict=True)):
+                    return block.masked(x, segments, [] if masks is None else [masks[0], masks[1]]), None
+
+            body = step if sizes.remat == "none" else _again(step, sizes.remat, scanned=True)
+            values = [tensors.convert_to_tensor(held) for _, held in pairs]
+            return tensors.scan(body, x_btd, (values, masks))[0]
+
+    class Head(base):  # type: ignore[misc]
         """Logits (B, T, V) of tokens (B, T, D); `fused`: the tokens and the kernel (D, V), for a loss in chunks.
 
         Given the embeddings' table (V, D) too, it has no kernel of its own.
@@ -270,7 +329,12 @@ def layers(keras: ModuleType) -> SimpleNamespace:
             return tensors.einsum("btd,dv->btv", x_btd, self.kernel)
 
     return SimpleNamespace(
-        TokenEmbedding=TokenEmbedding, PositionEmbedding=PositionEmbedding, Block=Block, Head=Head, norm=norm
+        TokenEmbedding=TokenEmbedding,
+        PositionEmbedding=PositionEmbedding,
+        Block=Block,
+        Blocks=Blocks,
+        Head=Head,
+        norm=norm,
     )
 
 
@@ -279,54 +343,31 @@ def _normal(keras: Any, scale: float = 1.0) -> Any:
     return keras.initializers.RandomNormal(stddev=0.02 * scale)
 
 
-def _rotated(tensors: Any, x_bthk: Tensor, turn: tuple[Array, Array], *, in_tensorflow: bool) -> Tensor:
-    """Returns x turned by its position: the pair (a, b) becomes (a cos - b sin, b cos + a sin), never in bfloat16."""
-    x = tensors.cast(x_bthk, "float32") if "bfloat16" in str(x_bthk.dtype) else x_bthk
-    cosine, sine = (_constant(tensors, each, x) for each in turn)
-    size = int(x.shape[-1])
-    if in_tensorflow:  # a product: DTensor joins nothing along a dim that it may split
-        swap, half = np.zeros((size, size), np.float32), np.arange(size // 2)
-        swap[half + size // 2, half], swap[half, half + size // 2] = -1.0, 1.0
-        other = tensors.einsum("bthk,kj->bthj", x, _constant(tensors, swap, x))
-    else:
-        a, b = x[..., : size // 2], x[..., size // 2 :]
-        other = tensors.concatenate([-b, a], axis=-1)
-    return tensors.cast(x * cosine + other * sine, x_bthk.dtype)
+def _kept(tensors: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, training: bool | None) -> list[Tensor]:
+    """Returns what dropout layers leave, True where a number stays; nothing where all does."""
+    if not training or not sizes.dropout:
+        return []
+    return [tensors.greater(each(tensors.ones_like(x), training=True), 0) for each in dropouts]
 
 
-def _constant(tensors: Any, value: Array, like: Tensor) -> Tensor:
-    """Returns a host array as a tensor of another one's dtype."""
-    return tensors.cast(tensors.convert_to_tensor(value), like.dtype)
+def _again(function: Any, policy: str, *, scanned: bool = False) -> Any:
+    """Returns a function of JAX that computes itself again for its gradient, but for what a policy keeps.
+
+    A scan's body can't be merged with what computes it again, so that nothing has to keep the two apart.
+    """
+    jax = importlib.import_module("jax")  # which Keras 3 has imported
+    kept = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
+    # A new function each time: JAX remembers what it traced of one, and this one holds other values.
+    return jax.checkpoint(lambda *arguments: function(*arguments), policy=kept, prevent_cse=not scanned)
 
 
-def _attend_jax(tensors: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments: Tensor) -> Tensor:
-    """Returns (B, T, H, K) by JAX's own attention, which has a fused form on GPUs."""
-    mask = None
-    if segments is not None:
-        mask = tensors.equal(tensors.expand_dims(segments, 2), tensors.expand_dims(segments, 1))
-        mask = tensors.expand_dims(mask, 1)
-    return tensors.dot_product_attention(q_bthk, k_bsgk, v_bsgk, mask=mask, is_causal=True)
+def _without_values(make: Any, shape: tuple[int | None, ...]) -> Any:
+    """Returns a built layer whose variables have shapes and no memory."""
+    made = []
 
+    def build() -> None:
+        made.append(make())
+        made[0].build(shape)
 
-def _attend_dtensor(tensors: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments: Tensor) -> Tensor:
-    """Returns (B, T, H, K) by operations that DTensor splits: a token needs the keys and values of all others."""
-    batch, tokens = scope.batch_axis(), int(q_bthk.shape[1])
-    k, v = (scope.lay(each, [batch, None, scope.MATCH, None]) for each in (k_bsgk, v_bsgk))
-    heads, groups = int(q_bthk.shape[2]), int(k.shape[2])
-    if heads != groups:
-        k, v = (_repeated(tensors, each, heads // groups) for each in (k, v))
-    scores = tensors.einsum("bqhk,bshk->bhqs", q_bthk * (1.0 / math.sqrt(int(q_bthk.shape[-1]))), k)
-    later = np.triu(np.full((tokens, tokens), _HIDDEN, np.float32), 1)
-    scores = scores + _constant(tensors, later, scores)
-    if segments is not None:
-        whole = scope.lay(segments, [batch, None])
-        other = tensors.not_equal(tensors.expand_dims(segments, 2), tensors.expand_dims(whole, 1))
-        scores = scores + tensors.expand_dims(tensors.cast(other, scores.dtype) * _HIDDEN, 1)
-    return tensors.einsum("bhqs,bshk->bqhk", tensors.softmax(scores), v)
-
-
-def _repeated(tensors: Any, x_bsgk: Tensor, times: int) -> Tensor:
-    """Returns (B, S, G * times, K), each head as often in a row."""
-    _, tokens, groups, size = x_bsgk.shape
-    x = tensors.tile(tensors.expand_dims(x_bsgk, 3), (1, 1, 1, times, 1))
-    return tensors.reshape(x, (-1, tokens, groups * times, size))
+    importlib.import_module("jax").eval_shape(build)
+    return made[0]

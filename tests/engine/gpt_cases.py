@@ -22,7 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "segments": {"segments": True, "activation": "swiglu", "norm": "rms"},
     "dropout": {"dropout": 0.2, "tied": True, "positions": "rotary", "segments": True},
 }
-_MEGATRON = [
+_MEGATRON: list[tuple[str, list[str | None]]] = [
     (".*attention/(query|key|value)/kernel", [None, "model", None]),
     (".*attention/(query|key|value)/bias", ["model", None]),
     (".*attention/output/kernel", ["model", None, None]),
@@ -32,7 +32,10 @@ _MEGATRON = [
     ("token_embedding/embeddings", ["model", None]),
     ("head/kernel", [None, "model"]),
 ]
-MEGATRON = [RuleConfig(match, spec, optional=True) for match, spec in _MEGATRON]  # type: ignore[arg-type]
+# The second time for variables that a scan stacks.
+MEGATRON = [
+    RuleConfig(match, [*stacked, *spec], optional=True) for stacked in ([], [None]) for match, spec in _MEGATRON
+]
 FSDP = [RuleConfig(".*", shard="batch", min_elements=1)]
 # mesh's axes; rules; axis that splits the tokens
 MESHES: dict[str, tuple[dict[str, int], list[RuleConfig], str | None]] = {
@@ -99,6 +102,11 @@ def batches(name: str) -> HostBatches:
         arrays["segments"] = np.sort(rng.integers(1, 4, (STEPS, BATCH, TOKENS)), -1).astype(np.int32)
     weight = np.ones((STEPS, BATCH), np.float32)
     return HostBatches({**arrays, WEIGHT: weight}, weight, STEPS)
+
+
+def first(batches: HostBatches) -> HostBatches:
+    """Returns the first of several batches."""
+    return HostBatches({name: array[:1] for name, array in batches.arrays.items()}, batches.weights[:1], 1)
 
 
 def start(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

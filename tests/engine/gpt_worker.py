@@ -32,7 +32,7 @@ def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any]) -> dic
         engine.load_state(state | as_stored(cases.start(unstacked(shapes)), shapes))
         gradients = engine.gradients(batches, 0)
         metrics = engine.train_steps(engine.place(batches), 0).read()
-        evaluation = engine.evaluate([batches])
+        evaluation = engine.evaluate([cases.first(batches)])
     except ConfigError as error:
         return {"error": np.array(str(error))}
     found = {path: value for path, value in engine.state().items() if path in shapes}
