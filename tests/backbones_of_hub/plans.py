@@ -79,10 +79,14 @@ def planned(name: str, mesh_name: str, folder: Path) -> Planned:
     words = overrides(name, kind, mesh_name, folder)
     try:
         sizes, ours = _counted([*words, "layout=auto"])
-        has_map = hasattr(type(backbone), "get_layout_map")
-        own = _counted([*words, "layout=keras_hub"])[1] if has_map else None
     except ConfigError as error:
         return Planned(kind, refused=str(error))
+    own: Counts | None = None
+    if hasattr(type(backbone), "get_layout_map"):
+        try:
+            own = _counted([*words, "layout=keras_hub"])[1]
+        except ConfigError:  # a dim that its axis does not divide
+            own = {"refused": 1}
     split = [size for size, is_split in sizes if is_split]
     return Planned(kind, "", sum(size for size, _ in sizes), sum(split), len(sizes), len(split), ours, own)
 
