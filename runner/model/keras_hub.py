@@ -80,7 +80,8 @@ def build(
     head = whole = heads.attached(keras, kind, body, outputs.units, tokens)
     if fused_head:
         head = heads.in_chunks(keras, kind, body, whole)
-    taken, called = hub_inputs.taken(keras, type(body).__name__, body.input, inputs)
+    wanted = body.input if kind is None or fused_head else whole.input
+    taken, called = hub_inputs.taken(keras, type(body).__name__, wanted, inputs)
     model = keras.Model(taken, head(called), name="keras_hub")
     if held is not None:
         stored.give(model, held.values(body, None if kind is None else whole))

@@ -33,7 +33,8 @@ def chosen(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
     """
     if task == BACKBONE:
         return None
-    own = {name: kind for name, kind in vars(hub.models).items() if _is_for(hub, kind, backbone)}
+    names = sorted(vars(hub.models), key=len)  # plain ones first: Gemma4CausalLM, then Gemma4AssistantCausalLM
+    own = {name: kind for name in names if _is_for(hub, kind := getattr(hub.models, name), backbone)}
     wanted = ("CausalLM",) if per_token else ("TextClassifier", "ImageClassifier")
     if task is None:
         return next((kind for end in wanted for name, kind in own.items() if name.endswith(end)), None)
