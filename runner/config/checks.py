@@ -22,12 +22,14 @@ from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingCon
 from runner.config.secrets import TRACKING, reveal
 from runner.host.late import late
 from runner.layout.axes import batch_axis
-from runner.model import target
+from runner.model import gpt_options, target
 from runner.tracking import uri
 
 if TYPE_CHECKING:
     from runner import task
+    from runner.model.hub import check as hub
 else:
+    hub = late("runner.model.hub.check")  # likewise
     task = late("runner.task")  # with NumPy, which `--help` does without
 
 
@@ -43,7 +45,11 @@ def check(config: RunConfig) -> None:
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
+    hub.check(config)
     checks_engine.check_builder(config)
+    checks_engine.check_trainable(config)
+    for engine in (config.engine.name, config.against.engine):
+        gpt_options.check(config.model, engine or config.engine.name)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset)
     task.check(config.task)

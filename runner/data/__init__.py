@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXTS, DatasetConfig
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
 from runner.data.cut import Whole, make_dataset
@@ -18,7 +18,7 @@ from runner.host import stages
 __all__ = ["Dataset", "load", "load_run"]
 
 # Imported when one is asked for: what each of them imports takes longer than a refused config may.
-_SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)}
+_SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, *TEXTS)}
 _TFDS = "runner.data.sources.tfds"
 
 

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import LayoutConfig
+from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Catch, Placement, Shape, catch, model_axes, show
+from runner.layout.rules import Catch, Placement, catch, model_axes, show
+from runner.layout.specs import Shape
 
 LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
 
@@ -40,7 +42,8 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
         first of them in words, and how many more there are.
     """
     rules = expand(config, variables, axes).rules
-    caught = {path: catch(rules, path, shape, axes) for path, shape in variables.items()}
+    structure = transformers.read(variables)
+    caught = {path: catch(rules, path, shape, axes, structure) for path, shape in variables.items()}
     problems = [*_misfits(config, caught), *_idle_rules(config, caught)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -73,7 +76,10 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
         if index in used or rule.optional:
             continue
         matched = [path for path in caught if re.fullmatch(rule.match, path)]
-        if matched:
+        if rule.transformer is not None:
+            why = "no attention, feed-forward or vocabulary is known by paths and shapes, or earlier rules caught it"
+            mend = "mark it optional: true, or write rules with spec"
+        elif matched:
             earlier = sorted({caught[path].placement.rule or 0 for path in matched})
             names = ", ".join(f"layout.rules[{each}]" for each in earlier)
             why, mend = f"earlier rules catch all that it matches: {names}", "move it up or drop it"
@@ -90,7 +96,12 @@ def _names(paths: list[str], most: int = 12) -> str:
     return ", ".join(paths[:most]) + rest
 
 
-def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> list[str]:
+def lint(
+    config: LayoutConfig,
+    variables: Mapping[str, Shape],
+    axes: Mapping[str, int],
+    placed: Mapping[str, Placement] | None = None,
+) -> list[str]:
     """Says what works but is hardly meant.
 
     A large variable (of the largest quarter, and of 1,024 elements at least) that is whole on a mesh with a model
@@ -100,6 +111,7 @@ def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str
       config: as for `resolve`.
       variables: canonical path to shape.
       axes: mesh axis to size.
+      placed: as the engine placed them, where `from_model` says more than the config; None: as `resolve` does.
 
     Returns:
       One line a warning.
@@ -107,7 +119,8 @@ def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str
     Raises:
       ConfigError: as `resolve`.
     """
-    placed = resolve(config, variables, axes)
+    if placed is None:
+        placed = resolve(config, variables, axes)
     return [*_whole_though_large(config, placed, axes), *_split_nothing(config, placed, axes)]
 
 
@@ -130,6 +143,8 @@ def _whole_though_large(config: LayoutConfig, placed: Mapping[str, Placement], a
 
 
 def _advice(placement: Placement, free: Mapping[str, int]) -> str:
+    if placement.reason:
+        return placement.reason
     if placement.passed:
         return placement.passed[-1]
     for axis, size in free.items():

@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING, Any
 from runner.config import search_path
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.layout.axes import BATCH
+from runner.layout.axes import BATCH, SEQUENCE, batch_axis
 from runner.layout.rules import mend_divisibility, show
+from runner.layout.transformers import EXPERTS
 
 if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
     from runner.data.base import ArraySpec
 
 # Records of before name it whatever the dataset's target is called.
 _RECORDED = "label"
+_ONE_OF = "spec, shard and transformer"
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     """Checks rules and inputs against the mesh, before any variable is known.
 
     Raises:
-      ConfigError: a rule without exactly one of spec and shard, an axis that the mesh lacks or that one spec names
-        twice, a pattern that does not compile, a rule that an earlier one leaves nothing, or inputs of another rank.
+      ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one
+        spec names twice, tokens split over an axis that splits something else, a pattern that does not compile, a rule
+        that an earlier one leaves nothing, or inputs of another rank.
     """
     for index, rule in enumerate(config.rules):
         key = f"layout.rules[{index}]"
@@ -34,6 +37,12 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         _check_split(key, rule, axes)
         _check_reached(key, rule, config.rules[:index])
     _check_inputs_form(config, axes)
+    if config.sequence is not None:
+        _check_sequence(config, config.sequence, axes)
+    if config.from_model and config.auto:
+        raise refuse("layout.from_model", "true", allowed="one of from_model and auto", mend="set layout.auto=false")
+    if config.from_model and "model" not in axes:  # the name that the maps give their axis
+        raise _no_axis("layout.from_model", "true", "model", axes)
 
 
 def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
@@ -48,6 +57,8 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
     Raises:
       ConfigError: an array that is not there, a spec of another rank, or a dim that its axis does not divide.
     """
+    if config.sequence is not None:
+        _check_lengths(config.sequence, {k: v for k, v in arrays.items() if k not in config.inputs}, arrays, axes)
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if name in arrays:
@@ -58,6 +69,48 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
                 show(spec),
                 allowed=f"one of the dataset's arrays {', '.join(arrays)}",
                 mend=did_you_mean(name, list(arrays)),
+            )
+
+
+def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
+    key = "layout.sequence"
+    if axis not in axes:
+        raise _no_axis(key, axis, axis, axes)
+    others = [name for name in axes if name != axis]
+    mend = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+    if axis == batch_axis(config, axes):
+        raise refuse(key, axis, allowed=f"another axis than {axis}, which splits the examples", mend=mend)
+    for index, rule in enumerate(config.rules):
+        if rule.transformer == axis:  # on DTensor attention would compute wrong numbers, without an error
+            raise refuse(
+                key,
+                axis,
+                allowed=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
+                mend="choose a mesh with an axis for each, as mesh.axes={batch:2,sequence:2,model:2}",
+            )
+
+
+def _check_lengths(
+    axis: str, split: Mapping[str, ArraySpec], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
+) -> None:
+    if not any(SEQUENCE in spec.dims for spec in arrays.values()):
+        shown = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
+        raise refuse(
+            "layout.sequence",
+            axis,
+            allowed=f"an array with a dim named sequence; there are {shown}",
+            mend="leave it out",
+        )
+    for name, spec in split.items():
+        length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
+        if length % axes[axis]:
+            lower, upper = length // axes[axis] * axes[axis], -(-length // axes[axis]) * axes[axis]
+            near = f"{lower} or dataset.sequence_length={upper}" if lower else f"{upper}"
+            raise refuse(
+                "layout.sequence",
+                axis,
+                allowed=f"axis {axis!r} of size {axes[axis]} does not divide the {length} tokens of {name}",
+                mend=f"set dataset.sequence_length={near}",
             )
 
 
@@ -102,32 +155,43 @@ def _check_match(key: str, rule: RuleConfig) -> None:
 
 
 def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    if rule.spec is not None and rule.shard is not None:
+    given = [name for name in ("transformer", "shard", "spec") if getattr(rule, name) is not None]
+    if len(given) > 1:
+        other = getattr(rule, given[1])
         raise refuse(
-            f"{key}.shard",
-            rule.shard,
-            allowed=f"exactly one of spec and shard, and spec is {show(rule.spec)}",
+            f"{key}.{given[0]}",
+            getattr(rule, given[0]),
+            allowed=f"exactly one of {_ONE_OF}, and {given[1]} is {other if isinstance(other, str) else show(other)}",
             mend="drop one of the two",
         )
+    if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
+        allowed = (
+            "only a rule with transformer has it" if rule.transformer is None else "another axis than transformer"
+        )
+        raise refuse(f"{key}.store", rule.store, allowed=allowed, mend="leave store out")
     if rule.min_elements < 0 or (rule.min_elements and rule.shard is None):
         allowed = "0 or more" if rule.min_elements < 0 else "only a rule with shard has it"
         raise refuse(f"{key}.min_elements", rule.min_elements, allowed=allowed, mend="leave min_elements out")
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
-    elif rule.shard is None:
+        return
+    if not given:
         raise refuse(
             f"{key}.spec",
             None,
-            allowed=f"exactly one of spec and shard, and {rule.match!r} has neither",
+            allowed=f"exactly one of {_ONE_OF}, and {rule.match!r} has none",
             mend=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
         )
-    elif rule.shard not in axes:
-        raise _no_axis(f"{key}.shard", rule.shard, rule.shard, axes)
+    for name in ("transformer", "store", "shard"):
+        if (axis := getattr(rule, name)) is not None and axis not in axes:
+            raise _no_axis(f"{key}.{name}", axis, axis, axes)
 
 
 def _check_reached(key: str, rule: RuleConfig, earlier: Sequence[RuleConfig]) -> None:
     """Refuses a rule to which nothing can come, whatever the variables are."""
     for index, before in enumerate(earlier):
+        if before.transformer is not None:  # it passes on what is no part of a transformer
+            continue
         keeps = before.shard is not None or not before.optional or before.spec == rule.spec
         if before.match == rule.match and keeps:
             what = "has the same match"

@@ -28,6 +28,7 @@ class VariablePlan:
       slot_bytes_per_device: of the part of its optimizer slots that one device holds.
       moved_bytes: what a device communicates of it and of its gradient in one step, counted in the step's program.
       passed: optional rules that it did not fit, in words.
+      reason: why it lies so, where the rule knows: "4 heads of block_0/attention, model divides them".
     """
 
     path: str
@@ -41,6 +42,7 @@ class VariablePlan:
     slot_bytes_per_device: int
     moved_bytes: int
     passed: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)

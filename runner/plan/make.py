@@ -18,7 +18,7 @@ from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
 from runner.processes import place
 
-_AUTO = "layout=auto"
+_AUTO, _OF_MODEL = "layout=auto", "the model's own map"
 
 
 def make_plan(
@@ -36,6 +36,7 @@ def make_plan(
     held, model, axes = engine.variables(), placed_model(config, engine, data), config.mesh.axes
     shapes = {path: placement.shape for path, placement in engine.placements.items()}
     proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
+    reasons = {proposal.path: proposal.reason for proposal in proposals}
     own = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in own}
     microbatches = config.trainer.accumulate_steps
@@ -49,13 +50,16 @@ def make_plan(
         engine=config.engine.name,
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(_variable(model, path, info, slots, moved, places) for path, info in own.items()),
+        variables=tuple(_variable(model, path, info, slots, moved, places, reasons) for path, info in own.items()),
         layers=layers,
         totals=_totals(model, own, slots, layers, sums=microbatches > 1),
         traffic=traffic(moved, axes, at, crossing),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
-        warnings=(*cautions.of_crossing(config.layout, axes, processes), *layout.lint(config.layout, shapes, axes)),
+        warnings=(
+            *cautions.of_crossing(config.layout, axes, processes),
+            *layout.lint(config.layout, shapes, axes, engine.placements),
+        ),
         program=engine.program_cost() if isinstance(engine, CountsCost) else None,
         proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
         processes=processes,
@@ -90,9 +94,10 @@ def _variable(
     slots: Mapping[str, VariableInfo],
     moved: Sequence[Collective],
     places: Sequence[str],
+    reasons: Mapping[str, str],
 ) -> VariablePlan:
-    placement = model.placements[path]
-    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else _AUTO
+    placement, further = model.placements[path], _AUTO if path in reasons else _OF_MODEL
+    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else further
     own = [each for each in moved if each.origin == path]
     return VariablePlan(
         path=path,
@@ -106,6 +111,7 @@ def _variable(
         slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if owner_of(name) == path),
         moved_bytes=sum(each.bytes for each in own),
         passed=placement.passed,
+        reason=placement.reason or reasons.get(path, ""),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -97,11 +98,13 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
 
     Args:
       plan: of the run.
-      fold: equal blocks that follow each other are one, headed by the sums over all of them.
+      fold: equal blocks that follow each other are one, headed by the sums over all of them; else the rules' reasons
+        are told too.
     """
     kinds = sorted({each.dtype for each in plan.variables})
     alike = len(kinds) == 1  # then the title says it, and the column's room goes to the others
     rows: list[tuple[str, ...]] = []
+    explained = not fold and any(each.reason for each in plan.variables)
     groups = folded(plan.variables) if fold else [Fold("", 1, (each,)) for each in plan.variables]
     for group in groups:
         if group.name:
@@ -113,11 +116,12 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
                 *([] if alike else [each.dtype]),
                 each.rule.removeprefix("layout/") or NO_RULE,
                 spec_words(each.spec),
+                *([each.reason] if explained else []),
                 *_bytes([each]),
             )
             for each in group.variables
         ]
-    left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec")
+    left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec", *(["why"] if explained else []))
     title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
     title_ += "; of equal blocks the sum, then one of them" if any(group.name for group in groups) else ""
     return Rows(title_, (*left, "bytes", "a device", "moved"), 3, tuple(rows))
@@ -216,7 +220,17 @@ def notes(plan: Plan) -> list[str]:
     if not plan.traffic:
         lines.append("a step communicates nothing")
     lines += [f"warning: {warning}" for warning in plan.warnings]
-    return [*lines, *(f"{each.path}: {note}" for each in plan.variables for note in each.passed)]
+    return [*lines, *_passed(plan.variables)]
+
+
+def _passed(variables_: Sequence[VariablePlan]) -> list[str]:
+    """Returns what rules passed on or left whole, of equal blocks once."""
+    alike: dict[str, list[str]] = {}
+    for each in variables_:
+        for note in each.passed:
+            line = f"{each.path}: {note}"
+            alike.setdefault(re.sub(r"\d+(?=[/_,])", "", line), []).append(line)
+    return [lines[0] + (f" (and {len(lines) - 1} like it)" if len(lines) > 1 else "") for lines in alike.values()]
 
 
 def _crossing(plan: Plan) -> str:

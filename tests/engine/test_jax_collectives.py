@@ -107,3 +107,29 @@ def test_what_runs_once_a_call_is_left_out_of_a_looped_step() -> None:
 def test_the_updates_communication_is_of_its_phase() -> None:
     (found,) = read(line("replica_groups=[4,2]<=[8]", name="jit(one)/update/reduce_sum"))
     assert (found.phase, found.origin) == ("update", "")
+
+
+def test_a_collective_in_a_scan_counts_once_a_turn() -> None:
+    scan = 'backend_config={"known_trip_count":{"n":"3"}}'
+    found = read(
+        "%inner (p: f32[4]) -> f32[4] {",
+        line("replica_groups={}"),
+        "}",
+        "%outer (p: f32[4]) -> f32[4] {",
+        f"  %w = f32[4] while(%t), condition=%c, body=%inner, {scan}",
+        line("replica_groups={}", kind="all-gather"),
+        "}",
+        "%steps (p: f32[4]) -> f32[4] {",  # the loop of a call, whose length is an input
+        f"  %w = f32[4] while(%t), condition=%c, body=%outer, {scan.replace('3', '4')}",
+        line("replica_groups={}", kind="all-to-all"),
+        "}",
+        "ENTRY %main (p: f32[4]) -> f32[4] {",
+        "  ROOT %w = f32[4] while(%t), condition=%c, body=%steps",
+        "}",
+        looped=True,
+    )
+    assert [(each.kind, each.count, each.bytes) for each in found] == [
+        ("all_reduce", 12, 12 * 640),
+        ("all_gather", 4, 4 * 640),
+        ("all_to_all", 1, 640),
+    ]

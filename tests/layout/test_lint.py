@@ -97,7 +97,10 @@ def test_an_unknown_axis_is_answered_with_the_meshes_that_have_it_or_the_nearest
 @pytest.mark.parametrize(
     ("rules", "parts"),
     [
-        ([RuleConfig("w")], ("layout.rules[0].spec=null", "exactly one of spec and shard", "shard: model")),
+        (
+            [RuleConfig("w")],
+            ("layout.rules[0].spec=null", "exactly one of spec, shard and transformer", "shard: model"),
+        ),
         ([RuleConfig("w", [None], "model")], ("layout.rules[0].shard=model", "spec is [null]", "drop one")),
         ([RuleConfig("w", [None], min_elements=3)], ("rules[0].min_elements=3", "only a rule with shard")),
         ([RuleConfig("w", shard="model", min_elements=-1)], ("rules[0].min_elements=-1", "0 or more")),

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from runner.config.errors import EngineError
 from runner.engine.base import Collective
 from runner.engine.device_groups import device_groups
+from runner.engine.jax import loops
 from runner.layout import Placement
 
 _KINDS = {
@@ -70,7 +71,7 @@ def collectives(
 
     Returns:
       One entry a tensor that is communicated. A merged collective is counted at its first tensor, the others have a
-      count of 0.
+      count of 0; one in the body of a loop of known length, as a scan's, counts once a turn.
 
     Raises:
       EngineError: replica groups in a form that is not understood.
@@ -79,26 +80,27 @@ def collectives(
     operations = {matched[1]: matched[2] for matched in defined}
     origins = _Origins(placements, layers, trainable, axes, data_axes)
     found: list[Collective] = []
-    for line in _lines(text, entry=not looped):
+    for line, times in _lines(text, entry=not looped):
         instruction = _INSTRUCTION.match(line)
         if instruction is None:
             continue
         axis = _axis(instruction["rest"], axes)
         if axis:  # a group of one device communicates nothing
-            found += _read(instruction, axis, axes, operations, origins)
+            once = _read(instruction, axis, axes, operations, origins)
+            found += [replace(each, count=times * each.count, bytes=times * each.bytes) for each in once]
     return found
 
 
-def _lines(text: str, *, entry: bool) -> Iterator[str]:
-    """Yields the program's lines, with or without those of its entry computation."""
+def _lines(text: str, *, entry: bool) -> Iterator[tuple[str, int]]:
+    """Yields the program's lines, with or without those of its entry computation, and how often each is run."""
     inside_entry = False
-    for line in text.splitlines():
+    for line, times in loops.lines(text):
         if line.startswith("ENTRY"):
             inside_entry = True
         elif line.startswith("}"):
             inside_entry = False
         if entry or not inside_entry:
-            yield line
+            yield line, times
 
 
 def _read(

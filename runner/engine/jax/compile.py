@@ -74,7 +74,7 @@ def choose(
     count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
     try:
         traced = jax.make_jaxpr(step.gradients)(state, dict(batch), count, microstep).jaxpr
-    except ConfigError:
+    except (ConfigError, jax.errors.UnexpectedTracerError):
         raise
     except Exception as error:  # whatever a user's layers raise
         raise ConfigError(

@@ -8,16 +8,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import h5py
 import jax
+import jax.numpy as jnp
 import keras
+import numpy as np
 from jax import lax
 from jax._src import xla_bridge
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
+from jax.extend.core import Jaxpr, JaxprEqn
+from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
+from keras.src.backend.common import KerasVariable
 from keras.src.models import Functional
+from keras.src.saving import saving_lib
 from keras.src.utils import naming
 
 _make_gloo = _jax.make_gloo_tcp_collectives
@@ -67,6 +75,14 @@ def is_functional(layer: object) -> bool:
     return isinstance(layer, keras.Sequential | Functional)
 
 
+def giver(tensor: keras.KerasTensor) -> object:
+    """Returns the layer that gives a symbolic tensor.
+
+    Without it nothing tells whether a model's logits are a plain product.
+    """
+    return tensor._keras_history.operation
+
+
 def reset_layer_names() -> None:
     """Begins the numbers of unnamed layers anew, so that every build of a model gives the same paths.
 
@@ -82,12 +98,56 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     ]
 
 
+def has_hub(model: keras.Model) -> bool:
+    """Tells whether KerasHub made a part of a model, whose variables then go by Keras's own paths."""
+    return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
+
+
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
     """Returns what a model's call is told of training: nothing where its own `call` does not take it.
 
     Keras's `fit` asks so too. Without it a subclassed `call(self, x)` raises TypeError.
     """
     return {"training": training} if model._call_has_training_arg else {}
+
+
+def release(variable: keras.Variable) -> None:
+    """Lets go of a variable's value; it keeps its shape and dtype.
+
+    Without it a model whose state the engine holds, and gives anew each step, would hold its first values beside it.
+    """
+    variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
+
+
+def set_value(variable: keras.Variable, value: jax.Array) -> None:
+    """Gives a variable a value, also one that has none, as after a traced build.
+
+    `Variable.assign` compares with what is there in some versions.
+    """
+    variable._value = value
+
+
+def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+    """Computes one equation of a trace, as `jax.core.eval_jaxpr` computes all of them.
+
+    Without it what a trace says of one variable can't be computed apart from the others.
+
+    Args:
+      equation: of a jaxpr.
+      values: of what it takes.
+    """
+    with equation.ctx.manager:
+        found = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    return found if equation.primitive.multiple_results else [found]
+
+
+def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
+    """Returns a trace without all that its results don't come of, and which of its inputs are left.
+
+    Without it a step's random generators could not be followed apart from its weights.
+    """
+    found: tuple[Jaxpr, Sequence[bool]] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return found
 
 
 @contextmanager
@@ -167,3 +227,83 @@ def kernel_gradients_of(
         yield
     finally:
         ad.fancy_transposes[lax.conv_general_dilated_p] = plain
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value in a file of Keras's weights, read in parts.
+
+    Attributes:
+      file: HDF5.
+      dataset: where in it.
+      shape: of the whole.
+      bfloat16: it is held as bytes of that type.
+    """
+
+    file: str
+    dataset: str
+    shape: tuple[int, ...]
+    bfloat16: bool
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Returns a part of it, one slice a dim."""
+        with h5py.File(self.file, "r") as held:
+            part = held[self.dataset][index]
+        return np.asarray(part).view(jnp.bfloat16) if self.bfloat16 else np.asarray(part)
+
+    def whole(self) -> np.ndarray[Any, Any]:
+        """Returns it whole."""
+        return self.read((slice(None),) * len(self.shape))
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
+        """Returns it whole, for loaders that compute with what they read."""
+        del dtype, copy
+        return self.whole()
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A value that a loader computed of what it read.
+
+    Attributes:
+      array: whole.
+    """
+
+    array: np.ndarray[Any, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        return tuple(self.array.shape)
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Returns a part of it, one slice a dim."""
+        return self.array[index]
+
+
+@contextmanager
+def loads_noted() -> Iterator[dict[int, Stored | Computed]]:
+    """Notes what `load_weights` would assign, in place of reading and assigning it, while the context lasts.
+
+    Yields:
+      id of a variable -> its value, where it lies.
+    """
+    found: dict[int, Stored | Computed] = {}
+    read, assign = saving_lib.H5IOStore.__getitem__, KerasVariable.assign
+
+    def stored(store: Any, key: str) -> Stored:
+        dataset = saving_lib.safe_get_h5_dataset(store._h5_entry_group, key)
+        bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
+        return Stored(dataset.file.filename, dataset.name, tuple(dataset.shape), bfloat16)
+
+    def noted(variable: keras.Variable, value: Any) -> Any:
+        if tuple(value.shape) != tuple(variable.shape):
+            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file {list(value.shape)}")
+        found[id(variable)] = value if isinstance(value, Stored) else Computed(np.asarray(value))
+        return value
+
+    saving_lib.H5IOStore.__getitem__, KerasVariable.assign = stored, noted
+    try:
+        yield found
+    finally:
+        saving_lib.H5IOStore.__getitem__, KerasVariable.assign = read, assign

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -11,24 +12,50 @@ from jax.sharding import NamedSharding
 from runner import mesh
 from runner.config.errors import refuse
 from runner.config.schema import RunConfig
-from runner.data.base import ArraySource, DataSource
+from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard
 from runner.engine.jax.processes import placed_all
 from runner.processes.team import current
 
 _MOST_CACHED = 1 << 30  # bytes of a split's arrays that `engine.data=auto` keeps on the devices
+_MOST_WHOLE = 1 << 20  # bytes of a variable that is handed to the devices by one call
 
 
 def shards(array: jax.Array) -> list[Shard]:
-    """Returns the different pieces of an array, copied: the next step gives their memory away.
+    """Returns the different pieces of an array, as the devices hold them: the next step gives their memory away.
 
     Of several processes each returns those whose first copy it holds.
     """
     return [
-        Shard(tuple(index.start or 0 for index in shard.index), np.array(shard.data), tuple(array.shape))
+        Shard(tuple(index.start or 0 for index in shard.index), shard.data, tuple(array.shape))
         for shard in array.addressable_shards
         if shard.replica_id == 0
     ]
+
+
+def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Returns an array on the mesh; of a large one the host holds one part at a time.
+
+    Args:
+      read: index, a slice a dim -> that part, of any dtype. The devices get copies: the first step gives their memory
+        away, and it must not be the host array's own.
+      like: shape, dtype and sharding.
+    """
+    lies, dtype = like.sharding, np.dtype(like.dtype)
+    assert isinstance(lies, NamedSharding)
+    if lies.is_fully_addressable and math.prod(like.shape) * dtype.itemsize <= _MOST_WHOLE:
+        return jax.device_put(np.array(read((slice(None),) * len(like.shape)), dtype), lies, may_alias=False)
+    devices: dict[tuple[tuple[int, int, int], ...], list[jax.Device]] = {}
+    for device, index in lies.addressable_devices_indices_map(like.shape).items():
+        spans = tuple(one.indices(size) for one, size in zip(index or (), like.shape, strict=True))
+        devices.setdefault(spans, []).append(device)
+    placed: dict[jax.Device, jax.Array] = {}
+    for spans, those in devices.items():
+        part = np.asarray(read(tuple(slice(*span) for span in spans)), dtype)
+        for device in those:
+            placed[device] = jax.device_put(part, device, may_alias=False)
+        jax.block_until_ready([placed[device] for device in those])
+    return jax.make_array_from_single_device_arrays(like.shape, lies, list(placed.values()))
 
 
 def fits(size: int, config: RunConfig) -> bool:

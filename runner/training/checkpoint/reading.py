@@ -58,6 +58,7 @@ class Checkpoint(Mapping[str, Array]):
                 raise DamagedError(f"{folder / name} is not as it was written: its SHA-256 differs")
         self.step, self.about = found.step, found.about
         self._arrays = dict(found.arrays)
+        self._sizes = {(name, key): one.shape for name, those in tensors.items() for key, one in those.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -98,15 +99,14 @@ class Checkpoint(Mapping[str, Array]):
         wanted = [one.indices(size)[:2] for one, size in zip(index, entry.shape, strict=True)]
         array: Array = np.empty([stop - start for start, stop in wanted], entry.dtype)
         for piece in entry.pieces:
+            spans = list(zip(piece.start, self._sizes[piece.file, piece.key], wanted, strict=True))
+            common = [(max(at, low), min(at + size, high)) for at, size, (low, high) in spans]
+            if any(low >= high for low, high in common):
+                continue
+            inner = tuple(slice(low - at, high - at) for (low, high), at in zip(common, piece.start, strict=True))
+            outer = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(common, wanted, strict=True))
             with _safetensors(self.folder / piece.file) as file:
-                held = file.get_slice(piece.key)
-                spans = list(zip(piece.start, held.get_shape(), wanted, strict=True))
-                common = [(max(at, low), min(at + size, high)) for at, size, (low, high) in spans]
-                if any(low >= high for low, high in common) and array.ndim:
-                    continue
-                inner = tuple(slice(low - at, high - at) for (low, high), at in zip(common, piece.start, strict=True))
-                outer = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(common, wanted, strict=True))
-                array[outer] = held[inner] if inner else file.get_tensor(piece.key)
+                array[outer] = file.get_slice(piece.key)[inner] if inner else file.get_tensor(piece.key)
         return array
 
     def history(self) -> dict[str, Array]:

@@ -1,0 +1,78 @@
+"""What of the options of `runner.model.gpt` can't work, told from the config alone. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from runner.config.errors import refuse
+from runner.config.schema import ModelConfig
+
+TARGET = "runner.model.gpt.build"
+CHOICES = {
+    "positions": ("learned", "rotary"),
+    "norm": ("layer", "rms"),
+    "activation": ("gelu", "swiglu"),
+    "remat": ("none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"),
+}
+_ON_JAX = {"fused_head": (None, False), "scan": (False,), "remat": ("none",)}  # what other engines take
+
+
+class Problem(NamedTuple):
+    """An option that can't work, in the words of a refusal."""
+
+    name: str
+    value: object
+    allowed: str
+    mend: str
+
+
+def problem(options: Mapping[str, Any], *, on_jax: bool) -> Problem | None:
+    """Returns the first option that can't work; None where all may.
+
+    Args:
+      options: all of the builder's.
+      on_jax: Keras runs on JAX.
+    """
+    for name, choices in CHOICES.items():
+        if options[name] not in choices:
+            return Problem(name, options[name], f"one of {', '.join(choices)}", f"set model.{name}={choices[0]}")
+    for name, plain in _ON_JAX.items():
+        if not on_jax and options[name] not in plain:
+            return Problem(name, options[name], "it needs Keras on JAX", "leave it out, or set engine=jax")
+    for name in ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length"):
+        if options[name] is not None and options[name] < 1:
+            return Problem(name, options[name], "at least 1", f"set model.{name} to a size")
+    if not 0 <= options["dropout"] < 1:
+        return Problem("dropout", options["dropout"], "from 0 to below 1", "set model.dropout=0.1")
+    return _of_heads(options["dim"], options["heads"], options["key_value_heads"], options["positions"])
+
+
+def _of_heads(dim: int, heads: int, key_value_heads: int | None, positions: str) -> Problem | None:
+    if dim % heads:
+        return Problem("heads", heads, f"a divisor of model.dim={dim}", f"set model.dim={heads * -(-dim // heads)}")
+    if key_value_heads is not None and heads % key_value_heads:
+        allowed = f"a divisor of model.heads={heads}"
+        return Problem("key_value_heads", key_value_heads, allowed, "leave it out, or set it to one")
+    if positions == "rotary" and dim // heads % 2:
+        allowed = f"an even model.dim / model.heads, here {dim // heads}: numbers turn in pairs"
+        return Problem("positions", positions, allowed, "set model.positions=learned, or another model.heads")
+    return None
+
+
+def check(config: ModelConfig, engine: str) -> None:
+    """Checks a config of this builder; another one's passes.
+
+    Args:
+      config: whose options have the types that the builder takes.
+      engine: `engine.name`.
+
+    Raises:
+      ConfigError: names the option.
+    """
+    names = ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length", "dropout", *_ON_JAX, *CHOICES)
+    if config.target != TARGET or any(name not in config.options for name in names):
+        return
+    found = problem(config.options, on_jax=engine == "jax")
+    if found is not None:
+        raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=found.mend)

@@ -1,0 +1,36 @@
+"""docs/keras_hub_models.md: the backbones of KerasHub, and what became of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.backbones_of_hub.proof import Row
+
+PAGE = Path(__file__).parents[2] / "docs" / "keras_hub_models.md"
+COLUMNS = (
+    "| backbone | parameters | split | collectives, layout=auto | collectives, its own map | verdict | said |",
+    "|---|---|---|---|---|---|---|",
+)
+_HEAD = """# Backbones of KerasHub
+
+Every backbone of KerasHub at tiny sizes (`tests/backbones_of_hub/tiny.py`), planned on `mesh=batch4_model2` under
+`layout=auto` and held against stock Keras on one device by `python -m runner.verify`; engine `jax`. Beside our own
+collectives of a training step stand those of KerasHub's layout map (`layout=keras_hub`), of the five families that
+have one. Causal language models and encoder-decoders learn the next token; encoders of text and of images, and what
+takes other arrays, a class, through KerasHub's own head where there is one. What can't be built from a config, or
+can't be computed, is refused in the words that stand there. `python -m tests.backbones_of_hub --write` makes this page
+anew; single backbones are named behind it.
+"""
+
+
+def written() -> dict[str, str]:
+    """Returns the page's lines by backbone."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    rows = [line for line in lines if line.startswith("| ") and line not in COLUMNS]
+    return {line.split("|")[1].strip(): line for line in rows}
+
+
+def put(row: Row) -> None:
+    """Puts a row into the page, in the place of an older one; in alphabetical order."""
+    rows = written() | {row.name: row.line()}
+    PAGE.write_text("\n".join([_HEAD, *COLUMNS, *(rows[name] for name in sorted(rows))]) + "\n")

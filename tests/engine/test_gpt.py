@@ -1,0 +1,93 @@
+"""The transformer on meshes of both engines computes what a plain implementation in JAX alone does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import forks
+from tests.engine.gpt_cases import MESHES, OPTIONS
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+Arrays = dict[str, np.ndarray]
+# Float32 sums of the same terms in another order, through two blocks and four steps of an Adam whose epsilon of 1e-3
+# makes nothing of rounding: measured up to 4e-6 of an array's largest entry.
+RELATIVE = 2e-5
+# A softmax does not change when all of its scores do: the gradient of this bias is rounding and nothing else.
+ROUNDING = "attention/key/bias"
+# Beside the options of `gpt_cases`, on engine jax alone.
+ON_JAX: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"scan": True, "remat": "full"}),
+    ("segments", {"scan": True}),
+    ("tied", {"remat": "dots_saveable"}),
+    ("gpt2", {"fused_head": True}),
+    ("tied", {"fused_head": True, "scan": True}),
+    ("dropout", {"scan": True, "remat": "dots_saveable"}),
+    ("dropout", {"remat": "full"}),
+]
+
+
+def key_of(name: str, more: dict[str, Any]) -> str:
+    """Returns what the worker calls a run."""
+    return ",".join([name, *(f"{option}={value}" for option, value in more.items())])
+
+
+def work(folder: Path, engine: str, mesh: str, runs: list[tuple[str, dict[str, Any]]]) -> Arrays:
+    """Runs the worker and returns its arrays."""
+    out = folder / f"{engine}_{mesh}.npz"
+    request = json.dumps({"engine": engine, "mesh": mesh, "runs": runs})
+    command = [sys.executable, "-m", "tests.engine.gpt_worker", str(out), request]
+    library = "tensorflow" if engine == "keras_dtensor" else "jax"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = forks.run(command, library=library, cwd=ROOT, env=environment, timeout=1800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(out))
+
+
+def differences(expected: Arrays, got: Arrays, name: str, key: str) -> list[str]:
+    """Returns what of a run differs from the case's expectation by more than rounding."""
+    assert f"{key}:error" not in got, got[f"{key}:error"]
+    found = []
+    wanted = {each.partition(":")[2]: value for each, value in expected.items() if each.startswith(f"{name}:")}
+    assert "loss" in wanted
+    for path, value in wanted.items():
+        if ROUNDING in path or path == "eval":
+            continue
+        apart = np.abs(got[f"{key}:{path}"] - value).max() / max(np.abs(value).max(), 1e-9)
+        if not apart <= RELATIVE:
+            found.append(f"{key}:{path} is off by {apart:.1e}")
+    return found
+
+
+def test_a_scanned_block_that_computes_again_equals_the_plain_one_on_three_axes(tmp_path: Path) -> None:
+    run = ("llama", {"scan": True, "remat": "full"})
+    expected = work(tmp_path, "plain", "single", [("llama", {})])
+    got = work(tmp_path, "jax", "batch2_sequence2_model2", [run])
+    assert differences(expected, got, "llama", key_of(*run)) == []
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
+    """Every case in JAX alone; with dropout, whose masks are the runner's own, by its engine on one device."""
+    folder = tmp_path_factory.mktemp("plain")
+    found = work(folder, "plain", "single", [(name, {}) for name in OPTIONS if name != "dropout"])
+    return found | work(folder, "jax", "single", [("dropout", {})])
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+def test_every_option_on_every_mesh_equals_the_plain_implementation(
+    plain: Arrays, tmp_path: Path, engine: str, mesh: str
+) -> None:
+    runs = [(name, dict[str, Any]()) for name in OPTIONS] + (ON_JAX if engine == "jax" else [])
+    got = work(tmp_path, engine, mesh, runs)
+    assert [each for name, more in runs for each in differences(plain, got, name, key_of(name, more))] == []

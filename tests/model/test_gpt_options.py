@@ -1,0 +1,74 @@
+"""What of a transformer's options is refused from the config alone, and in which words."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.config.errors import ConfigError
+from runner.config.schema import ModelConfig
+from runner.data.base import ArraySpec
+from runner.host import paths
+from runner.model import gpt, gpt_options
+from runner.task.base import OutputSpec
+
+TOKENS = {"tokens": ArraySpec((16,), "int32", ("sequence",))}
+
+
+def preset(**options: Any) -> ModelConfig:
+    """Returns the config of `model=gpt` with some options changed."""
+    held = yaml.safe_load((paths.conf_dir() / "model" / "gpt.yaml").read_text(encoding="utf-8"))
+    return ModelConfig(held.pop("_target_"), {**held, **options})
+
+
+@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+def test_the_preset_passes_on_both_engines(engine: str) -> None:
+    gpt_options.check(preset(), engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "said"),
+    [
+        ({"heads": 5}, "jax", "model.heads=5 is refused: a divisor of model.dim=128; set model.dim=130"),
+        ({"key_value_heads": 3}, "jax", "model.key_value_heads=3 is refused: a divisor of model.heads=4"),
+        ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary is refused: an even model.dim"),
+        ({"norm": "batch"}, "jax", "model.norm=batch is refused: one of layer, rms; set model.norm=layer"),
+        ({"remat": "everything"}, "jax", "model.remat=everything is refused: one of none, full"),
+        ({"remat": "full"}, "keras_dtensor", "model.remat=full is refused: it needs Keras on JAX"),
+        ({"scan": True}, "keras_dtensor", "model.scan=True is refused: it needs Keras on JAX"),
+        ({"fused_head": True}, "keras_dtensor", "model.fused_head=True is refused: it needs Keras on JAX"),
+        ({"depth": 0}, "jax", "model.depth=0 is refused: at least 1"),
+        ({"dropout": 1.0}, "jax", "model.dropout=1.0 is refused: from 0 to below 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_its_key(options: dict[str, Any], engine: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        gpt_options.check(preset(**options), engine)
+    assert said in str(raised.value)
+    if engine == "jax":  # the builder says the same to whoever calls it
+        with pytest.raises(ValueError, match="is refused"):
+            gpt.build(SimpleNamespace(ops=None), TOKENS, OutputSpec(64), **options)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "options", "said"),
+    [
+        ({**TOKENS, "image": ArraySpec((8, 8, 1), "float32")}, OutputSpec(64), {}, "it takes whole numbers"),
+        ({"tokens": ArraySpec((16,), "float32")}, OutputSpec(64), {}, "it takes whole numbers"),
+        (TOKENS, OutputSpec(None), {}, "set task.vocabulary"),
+        (TOKENS, OutputSpec(64), {"max_length": 8}, "model.max_length=8 must be at least the row's 16 tokens"),
+    ],
+)
+def test_what_only_the_data_tells_is_refused_by_the_builder(
+    inputs: dict[str, ArraySpec], outputs: OutputSpec, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        gpt.build(SimpleNamespace(ops=None), inputs, outputs, **options)
+
+
+def test_another_builders_options_pass() -> None:
+    gpt_options.check(ModelConfig("my_models.build", {"heads": 5}), "jax")
