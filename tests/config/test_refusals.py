@@ -132,7 +132,7 @@ REFUSALS = [
     ),
     refusal("mesh=batch8 layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
     refusal("layout.rules=[{match:d1/kernel,shard:rows}]", "layout.rules[0].shard=rows", "no axis 'rows'"),
-    refusal("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec, shard and transformer"),
+    refusal("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec, shard"),
     refusal(
         "layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]",
         "layout.rules[0].shard=batch",
