@@ -73,7 +73,7 @@ class Slice:
         env: dict[Var, jax.Array] = dict(zip(self.constants, constants, strict=True))
 
         def read(each: Var | Literal) -> Any:
-            return each.val if isinstance(each, Literal) else env[each]
+            return _apart(jnp.asarray(each.val, each.aval.dtype), zero) if isinstance(each, Literal) else env[each]
 
         for one in self.equations:
             results = private.evaluated(one, [read(each) for each in one.invars])
@@ -104,8 +104,9 @@ def _parameters(equation: JaxprEqn) -> Key:
 def _apart(value: jax.Array, zero: jax.Array) -> jax.Array:
     """Returns floats as they are, in a form that XLA can't merge with what is computed of them.
 
-    An untraced build computes each operation by itself. Merged, a product and a sum are rounded once in place of
-    twice, and two factors are multiplied first: a last bit of some values would then be another.
+    An untraced build computes each operation by itself, of numbers that its program does not know. Merged, a product
+    and a sum are rounded once in place of twice, and two factors are multiplied first; a function of a known number is
+    computed by the compiler, in other arithmetic. A last bit of some values would then be another.
     """
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
@@ -21,13 +23,32 @@ _MOST_CACHED = 1 << 30  # bytes of a split's arrays that `engine.data=auto` keep
 _MOST_WHOLE = 1 << 20  # bytes of a variable that is handed to the devices by one call
 
 
+class _Piece:
+    """A device's piece of an array, brought to the host when NumPy asks for it.
+
+    JAX keeps the host's view of an array as long as the array, and memory that is viewed is not let go of, nor given
+    away by a step. This view lasts as long as who asked for it holds it.
+    """
+
+    def __init__(self, data: jax.Array) -> None:
+        self._data = data
+        self.shape, self.dtype, self.nbytes = tuple(data.shape), np.dtype(data.dtype), data.nbytes
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Array:
+        """Returns the piece, on a CPU without a copy."""
+        del dtype, copy
+        if self._data.devices().pop().platform == "cpu" and self.dtype.kind in "fiu":
+            return np.from_dlpack(self._data)
+        return np.asarray(jnp.copy(self._data))
+
+
 def shards(array: jax.Array) -> list[Shard]:
     """Returns the different pieces of an array, as the devices hold them: the next step gives their memory away.
 
     Of several processes each returns those whose first copy it holds.
     """
     return [
-        Shard(tuple(index.start or 0 for index in shard.index), shard.data, tuple(array.shape))
+        Shard(tuple(index.start or 0 for index in shard.index), cast(Array, _Piece(shard.data)), tuple(array.shape))
         for shard in array.addressable_shards
         if shard.replica_id == 0
     ]
