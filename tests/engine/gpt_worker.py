@@ -47,7 +47,7 @@ def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any]) -> dic
 
 def unstacked(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Returns the shapes by the paths of a model without a scan."""
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for path, shape in shapes.items():
         if path.startswith("blocks/"):
             found |= {path.replace("blocks", f"block_{index}", 1): shape[1:] for index in range(shape[0])}
@@ -68,7 +68,7 @@ def as_stored(values: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dic
 
 def by_block(values: dict[str, Any]) -> dict[str, Any]:
     """Returns values with stacked ones block by block."""
-    found = {}
+    found: dict[str, Any] = {}
     for path, value in values.items():
         if path.startswith("blocks/"):
             found |= {path.replace("blocks", f"block_{index}", 1): each for index, each in enumerate(value)}
