@@ -381,8 +381,9 @@ class LanguageModel(Supervised):
         return {"logits": logits}
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of what was counted."""
+        """Returns a table of what was counted, and what of it was right."""
         del source, split
-        rows = [(name, value) for name, value in evaluation.metrics.items()]
-        counted = [("tokens counted", int(evaluation.totals[_COUNTED]))] if _COUNTED in evaluation.totals else []
-        return Report({}, {"language model": (("metric", "value"), [*rows, *counted])})
+        names = {"tokens": _COUNTED, "tokens that were right": _RIGHT, "bytes": _BYTES}
+        totals = evaluation.totals
+        rows = [(name, round(float(totals[key]))) for name, key in names.items() if key in totals]
+        return Report({}, {"counted": (("counted", "number"), rows)} if rows else {})

@@ -51,6 +51,7 @@ MESHES: dict[str, tuple[dict[str, int], list[RuleConfig], str | None]] = {
     ),
     "sequence8": ({"batch": 1, "sequence": 8}, [], "sequence"),
     "batch2_sequence4_fsdp": ({"batch": 2, "sequence": 4}, FSDP, "sequence"),
+    "sequence2_model2": ({"batch": 1, "sequence": 2, "model": 2}, MEGATRON, "sequence"),
     "batch2_sequence2_model2": ({"batch": 2, "sequence": 2, "model": 2}, MEGATRON, "sequence"),
     # Attention's heads over the axis of the tokens.
     "sequence4_of_heads": (

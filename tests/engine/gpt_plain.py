@@ -97,16 +97,17 @@ def train(
       rate: of learning.
     """
 
-    @jax.jit
     def graded(w: Weights, tokens: Any, label: Any, segments: Any) -> Any:
         return jax.value_and_grad(loss)(w, tokens, label, segments, options, heads, depth)
 
+    step_of = jax.jit(graded)
     weights = {path: jnp.asarray(value) for path, value in w.items()}
     m, v = ({path: jnp.zeros_like(value) for path, value in weights.items()} for _ in range(2))
-    losses, first = [], {}
+    losses: list[float] = []
+    first: dict[str, Any] = {}
     segments = arrays.get("segments")
     for step, (tokens, label) in enumerate(zip(arrays["tokens"], arrays["label"], strict=True)):
-        value, gradients = graded(weights, tokens, label, None if segments is None else segments[step])
+        value, gradients = step_of(weights, tokens, label, None if segments is None else segments[step])
         losses.append(float(value))
         first = first or {f"gradient/{path}": np.asarray(g) for path, g in gradients.items()}
         alpha = rate * np.sqrt(1 - 0.99 ** (step + 1)) / (1 - 0.9 ** (step + 1))

@@ -1,7 +1,7 @@
 """Runs in a process of its own: trains small transformers on one mesh, and writes what it found.
 
 Usage: python -m tests.engine.gpt_worker OUT.npz JSON, with JSON {"engine": "jax", "keras_dtensor" or "plain", "mesh":
-..., "runs": [[name of OPTIONS, options of the model beside], ...]}.
+..., "runs": [[name of OPTIONS, options of the model beside], ...], "brief": without gradients and an evaluation}.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from runner.engine import registry
 from tests.engine import gpt_cases as cases
 
 
-def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any]) -> dict[str, Any]:
-    """Returns losses, first gradients, final weights and an evaluation; `error` where it was refused."""
+def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any], *, brief: bool) -> dict[str, Any]:
+    """Returns losses, final weights, and unless `brief` first gradients and an evaluation; `error`: it was refused."""
     from runner.engine import make_engine
 
     config = cases.config(engine_name, name, mesh, **more)
@@ -30,16 +30,16 @@ def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any]) -> dic
         shapes = {path: info.shape for path, info in engine.variables().items() if "optimizer/" not in path}
         state = engine.state()
         engine.load_state(state | as_stored(cases.start(unstacked(shapes)), shapes))
-        gradients = engine.gradients(batches, 0)
+        gradients = {} if brief else engine.gradients(batches, 0)
         metrics = engine.train_steps(engine.place(batches), 0).read()
-        evaluation = engine.evaluate([cases.first(batches)])
+        evaluated = {} if brief else {"eval": np.array(engine.evaluate([cases.first(batches)]).loss)}
     except ConfigError as error:
         return {"error": np.array(str(error))}
     found = {path: value for path, value in engine.state().items() if path in shapes}
     graded = {f"gradient/{path}": value for path, value in by_block(gradients).items()}
     return {
         "loss": metrics.sums["loss"] / metrics.weight,
-        "eval": np.array(evaluation.loss),
+        **evaluated,
         **graded,
         **by_block(found),
     }
@@ -47,7 +47,7 @@ def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any]) -> dic
 
 def unstacked(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Returns the shapes by the paths of a model without a scan."""
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for path, shape in shapes.items():
         if path.startswith("blocks/"):
             found |= {path.replace("blocks", f"block_{index}", 1): shape[1:] for index in range(shape[0])}
@@ -68,7 +68,7 @@ def as_stored(values: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dic
 
 def by_block(values: dict[str, Any]) -> dict[str, Any]:
     """Returns values with stacked ones block by block."""
-    found = {}
+    found: dict[str, Any] = {}
     for path, value in values.items():
         if path.startswith("blocks/"):
             found |= {path.replace("blocks", f"block_{index}", 1): each for index, each in enumerate(value)}
@@ -98,7 +98,11 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, more in request["runs"]:
         key = ",".join([name, *(f"{option}={value}" for option, value in more.items())])
-        got = plain(name) if request["engine"] == "plain" else on_mesh(request["engine"], name, request["mesh"], more)
+        told = {"brief": request.get("brief", False)}
+        if request["engine"] == "plain":
+            got = plain(name)
+        else:
+            got = on_mesh(request["engine"], name, request["mesh"], more, **told)
         found |= {f"{key}:{path}": value for path, value in got.items()}
     np.savez(sys.argv[1], **found)
 

@@ -40,10 +40,12 @@ def key_of(name: str, more: dict[str, Any]) -> str:
     return ",".join([name, *(f"{option}={value}" for option, value in more.items())])
 
 
-def work(folder: Path, engine: str, mesh: str, runs: list[tuple[str, dict[str, Any]]]) -> Arrays:
+def work(
+    folder: Path, engine: str, mesh: str, runs: list[tuple[str, dict[str, Any]]], *, brief: bool = False
+) -> Arrays:
     """Runs the worker and returns its arrays."""
     out = folder / f"{engine}_{mesh}.npz"
-    request = json.dumps({"engine": engine, "mesh": mesh, "runs": runs})
+    request = json.dumps({"engine": engine, "mesh": mesh, "runs": runs, "brief": brief})
     command = [sys.executable, "-m", "tests.engine.gpt_worker", str(out), request]
     library = "tensorflow" if engine == "keras_dtensor" else "jax"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -52,14 +54,14 @@ def work(folder: Path, engine: str, mesh: str, runs: list[tuple[str, dict[str, A
     return dict(np.load(out))
 
 
-def differences(expected: Arrays, got: Arrays, name: str, key: str) -> list[str]:
+def differences(expected: Arrays, got: Arrays, name: str, key: str, *, brief: bool = False) -> list[str]:
     """Returns what of a run differs from the case's expectation by more than rounding."""
     assert f"{key}:error" not in got, got[f"{key}:error"]
     found = []
     wanted = {each.partition(":")[2]: value for each, value in expected.items() if each.startswith(f"{name}:")}
     assert "loss" in wanted
     for path, value in wanted.items():
-        if ROUNDING in path or path == "eval":
+        if ROUNDING in path or path == "eval" or (brief and path.startswith("gradient/")):
             continue
         apart = np.abs(got[f"{key}:{path}"] - value).max() / max(np.abs(value).max(), 1e-9)
         if not apart <= RELATIVE:
@@ -67,11 +69,11 @@ def differences(expected: Arrays, got: Arrays, name: str, key: str) -> list[str]
     return found
 
 
-def test_a_scanned_block_that_computes_again_equals_the_plain_one_on_three_axes(tmp_path: Path) -> None:
+def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_and_heads_split(tmp_path: Path) -> None:
     run = ("llama", {"scan": True, "remat": "full"})
     expected = work(tmp_path, "plain", "single", [("llama", {})])
-    got = work(tmp_path, "jax", "batch2_sequence2_model2", [run])
-    assert differences(expected, got, "llama", key_of(*run)) == []
+    got = work(tmp_path, "jax", "sequence2_model2", [run], brief=True)
+    assert differences(expected, got, "llama", key_of(*run), brief=True) == []
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ Prints JSON: by model, the largest difference of the logits, and their largest s
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -14,7 +15,6 @@ from typing import Any
 os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
-import keras_hub
 import numpy as np
 
 from runner.data.base import ArraySpec
@@ -22,12 +22,13 @@ from runner.engine.jax.names import Names
 from runner.model import gpt
 from runner.task.base import OutputSpec
 
+keras_hub: Any = importlib.import_module("keras_hub")
 TOKENS, VOCABULARY, DIM, HEADS, DEPTH = 12, 40, 32, 4, 2
 # KerasHub's paths -> ours, each tried in turn.
 _PATHS = [
     (r".*position_embedding/embeddings", "position_embedding/embeddings"),
-    (r".*embeddings", "token_embedding/embeddings"),
     (r".*reverse_embeddings", "head/kernel"),
+    (r".*embeddings", "token_embedding/embeddings"),
     (r"transformer_layer_(\d)/self_attention/(query|key|value)/(\w+)", r"block_\1/attention/\2/\3"),
     (r"transformer_layer_(\d)/self_attention/attention_output/(\w+)", r"block_\1/attention/output/\2"),
     (r"transformer_layer_(\d)/self_attention_layer_?norm/(\w+)", r"block_\1/attention_norm/\2"),

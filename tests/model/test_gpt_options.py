@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
+from omegaconf import OmegaConf
 
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
@@ -21,7 +21,7 @@ TOKENS = {"tokens": ArraySpec((16,), "int32", ("sequence",))}
 
 def preset(**options: Any) -> ModelConfig:
     """Returns the config of `model=gpt` with some options changed."""
-    held = yaml.safe_load((paths.conf_dir() / "model" / "gpt.yaml").read_text(encoding="utf-8"))
+    held = dict(OmegaConf.load(paths.conf_dir() / "model" / "gpt.yaml"))
     return ModelConfig(held.pop("_target_"), {**held, **options})
 
 
