@@ -298,7 +298,7 @@ class LanguageModel(Supervised):
             own_b = as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
             weights_bt = counts_bt * ops.expand_dims(own_b, -1)
         if isinstance(outputs, Mapping):
-            nats_bt, right_bt = ops.linear_cross_entropy(
+            nats_bt, right_bt = ops.head_losses(
                 outputs[HIDDEN], outputs[HEAD], outputs.get(HEAD_BIAS), label_bt, weights_bt
             )
         else:

@@ -75,7 +75,7 @@ class Namespace:
       cross_entropy: (probabilities, logits), both float32 (..., C) -> nats (...).
       sigmoid_cross_entropy: (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise.
       take: (table, indices), (V,) and int32 (...) -> the table's entries (...), of a table that is not split.
-      linear_cross_entropy: (hidden, head, bias, label, weight), see `runner.task.token_losses.linear`.
+      head_losses: (hidden, head, bias, label, weight), see `runner.task.token_losses.linear`.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Namespace:
     cross_entropy: Function
     sigmoid_cross_entropy: Function
     take: Function
-    linear_cross_entropy: Function
+    head_losses: Function
 
     @property
     def keras(self) -> ModuleType:
@@ -141,7 +141,7 @@ class Namespace:
 
 
 _FIELDS = tuple(field.name for field in fields(Namespace))
-_NO_TOKENS: dict[str, Function] = {"linear_cross_entropy": lambda *_: None}  # until `_with_tokens`
+_NO_TOKENS: dict[str, Function] = {"head_losses": lambda *_: None}  # until `_with_tokens`
 
 
 def of(module: ModuleType) -> Namespace:
@@ -161,7 +161,7 @@ def of(module: ModuleType) -> Namespace:
 
 def _with_tokens(ops: Namespace) -> Namespace:
     """Returns a namespace with what is written in its own functions."""
-    return replace(ops, linear_cross_entropy=partial(token_losses.linear, ops))
+    return replace(ops, head_losses=partial(token_losses.linear, ops))
 
 
 def _named(module: ModuleType) -> dict[str, Function]:

@@ -219,15 +219,10 @@ def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHo
         return float(schedules.learning_rate(config.optimizer, step, total))
 
     history = History(
-        hooks.log,
-        trainer.log_every_steps,
-        rate,
-        metrics=train.task.step_metrics,
-        batch_size=config.dataset.batch_size,
-        tokens=train.task.tokens,
-        by_batch=trainer.eval_mean == "batches",
-        on_nan=trainer.on_nan,
-    )
+        hooks.log, trainer.log_every_steps, rate, metrics=train.task.step_metrics,
+        batch_size=config.dataset.batch_size, tokens=train.task.tokens,
+        by_batch=trainer.eval_mean == "batches", on_nan=trainer.on_nan,
+    )  # fmt: skip
     chosen = feed.steps_per_call(config, train.task.arrays, train.size, cached=train.cached)
     stops_by = stopping.objective(trainer.early_stopping.metric, train.task.directions)
     run = _Run(config, engine, splits, hooks, history, chosen, per_epoch, stops_by)

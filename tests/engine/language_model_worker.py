@@ -218,9 +218,9 @@ def main() -> None:
     begun: dict[str, Array] = {}
     for name, case in CASES[engine].items():
         if case.fused:
-            from runner.engine.jax.layers import linear_cross_entropy
+            from runner.engine.jax.layers import chunked_loss
 
-            linear_cross_entropy.MOST_BYTES = BATCH * TOKENS * UNITS * 2  # two chunks of a whole batch
+            chunked_loss.MOST_BYTES["cpu"] = BATCH * TOKENS * UNITS * 2  # two chunks of a whole batch
         found, first = on_mesh(engine, case)
         begun = begun or first
         arrays |= {f"{name}:{key}": value for key, value in found.items()}

@@ -101,7 +101,7 @@ def test_without_a_vocabulary_bytes_are_not_known() -> None:
     ("given", "specs", "line"),
     [
         (config(), SPECS, "task.vocabulary=null is refused: how many tokens there are"),
-        (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label is refused: the number of the next"),
+        (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label is refused: the number"),
         (config(label_weight="x"), SPECS, "task.label_weight=x is refused"),
         (config(vocabulary=9), {**SPECS, "tokens": ArraySpec((5,), "int32")}, "task.inputs=tokens is refused"),
         (TaskConfig(), {"tokens": ROW, "label": ROW}, "set task=language_model"),

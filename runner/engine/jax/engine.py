@@ -43,8 +43,8 @@ from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, progr
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.chunked_loss import TokenParts
 from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
-from runner.engine.jax.layers.linear_cross_entropy import TokenParts
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.probe import check_kept

@@ -19,8 +19,8 @@ from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunked
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
-from runner.engine.jax.layers.linear_cross_entropy import WHOLE, TokenParts, chunked
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.model import scope
@@ -88,7 +88,7 @@ class Step:
         self._variables = model.trainable_variables  # a walk of the whole model
         self._rule = rules.make_rule(config.optimizer, jnp)
         ops = namespace.of(jnp)
-        self._ops = replace(ops, linear_cross_entropy=partial(chunked, ops, token_parts))
+        self._ops = replace(ops, head_losses=partial(chunked, ops, token_parts))
         # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
