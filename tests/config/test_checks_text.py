@@ -73,7 +73,7 @@ def test_what_works_passes(keys: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "given.json"])
 def test_a_tokenizer_without_its_library_is_refused(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="pip install tokenizers, or set dataset.tokenizer=bytes"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"pip install tokenizers, or set dataset\.tokenizer=bytes"):
         checks_data.check(DatasetConfig(**TEXT | {"tokenizer": tokenizer}))  # type: ignore[arg-type]
     checks_data.check(DatasetConfig(**TEXT))  # type: ignore[arg-type]
