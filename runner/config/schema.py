@@ -311,9 +311,11 @@ class EvaluateConfig:
 
     Attributes:
       split: `test`, `validation`, `train`, or a split expression, as `test[:1000]`.
+      prompt: what a language model's samples begin with; null: as `task.sample.prompt` says.
     """
 
     split: str = "test"
+    prompt: str | None = None
 
 
 @dataclass

@@ -75,6 +75,21 @@ class RegressionOptions:
 
 
 @dataclass
+class SampleOptions:
+    """Text that a language model writes at each evaluation, once by the likeliest tokens and once by chance.
+
+    Attributes:
+      prompt: what it begins with; null: the end of a document where the vocabulary has such a token, else a new line.
+      tokens: how many are written; null: 256, or as many as a row has room for.
+      temperature: what logits are divided by before one is drawn; 0: the likeliest tokens alone.
+    """
+
+    prompt: str | None = None
+    tokens: int | None = None
+    temperature: float = 0.8
+
+
+@dataclass
 class LanguageModelOptions:
     """The next token of each token, by softmax cross-entropy over a vocabulary.
 
@@ -82,10 +97,17 @@ class LanguageModelOptions:
       vocabulary: how many tokens there are; null: as the dataset's vocabulary has them.
       label_weight: array of what each label counts for, 0 of padding and at a document's end; null: `label_weight`,
         where the dataset has it, else all count.
+      sample: text that is written at each evaluation; null: none.
     """
 
     vocabulary: int | None = None
     label_weight: str | None = None
+    sample: SampleOptions | None = field(default_factory=SampleOptions)
+
+    def __post_init__(self) -> None:
+        """Takes the sample's keys as YAML has them."""
+        if isinstance(self.sample, dict):
+            self.sample = SampleOptions(**self.sample)
 
 
 @dataclass

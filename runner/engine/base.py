@@ -312,6 +312,15 @@ class CountsCost(Protocol):
 
 
 @runtime_checkable
+class Writes(Protocol):
+    """An engine whose models can write text."""
+
+    def next_logits(self, batch: HostBatches) -> Array:
+        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights that an evaluation takes."""
+        ...
+
+
+@runtime_checkable
 class CachesSplit(Protocol):
     """An engine that can keep a split's arrays on its devices.
 

@@ -99,6 +99,15 @@ class MeshEngine(Engine, Generic[T]):
                 self._data.task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs
             )
 
+    def next_logits(self, batch: HostBatches) -> Array:
+        """Returns float32 (B, V), the logits that the task's `next_logits` takes of the model's outputs."""
+        with self._averaged_weights():
+            return self._to_host(self._start_next_logits(batch))
+
+    @abstractmethod
+    def _start_next_logits(self, batch: HostBatches) -> T:
+        """Begins to compute them, without dropout and the like."""
+
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
 

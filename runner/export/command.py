@@ -35,6 +35,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.processes.team import current
 from runner.task import make_task
+from runner.task.base import Task
 from runner.tracking.attach import attach
 from runner.training.checkpoint.recovery import Previous, versions
 from runner.training.display import result_table
@@ -71,10 +72,11 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = runner.data.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        task.keeps_outputs = True  # of the few that are compared
         spec = DataSpec(task.arrays, task)
         served = Served(spec, data.encoding)
-        examples = _examples(config, data)
+        examples = _examples(config, data, task)
         outputs = _outputs(config, saved, served, examples, folder / "runner.log")
         if not team.is_first:
             return
@@ -117,7 +119,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             console.print(line, soft_wrap=True, markup=False)
 
 
-def _examples(config: RunConfig, data: Dataset) -> dict[str, Array]:
+def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
     """Returns the examples that are compared (N, ...), the test split's first, as they were before they were encoded.
 
     They are all of them, unless they take too much room.
@@ -127,6 +129,7 @@ def _examples(config: RunConfig, data: Dataset) -> dict[str, Array]:
         plain = replace(config, dataset=replace(config.dataset, standardize=False))
         split = runner.data.load_run(plain, data.encoding).test
     floats = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
+    floats = max(floats, 4 * task.tokens * (task.outputs.units or 1))
     count = min(split.size, max(1, _MOST_BYTES // max(floats, 1)))
     arrays = split.read(np.arange(count, dtype=np.int64))
     return {name: array.astype(np.float32) if name in data.encoding.mean else array for name, array in arrays.items()}

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from runner.config.schema_task import OPTIONS, TaskConfig
 from runner.data.base import ArraySpec, DataSource
+from runner.data.vocabulary import Vocabulary
 from runner.metrics import MINIMIZE
 from runner.task import classification, custom, language_model, multilabel, regression
 from runner.task.base import LOSS, Task
-from runner.task.language_model import Vocabulary
 
 
 class _Kind(NamedTuple):

@@ -15,6 +15,7 @@ from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX
+Ask = Callable[[Batch], Array]  # a batch's arrays (B, ...) -> float32 (B, V), what `Task.next_logits` gives of them
 Outputs = Any  # float32: one tensor (B, ...), or tensors by name for a model of several outputs
 Cell = str | float | int | None  # of a table; None: unknown
 Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
@@ -237,6 +238,23 @@ class Task(ABC):
           source: the split.
           split: its name, for titles.
         """
+
+    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
+        """Returns what the model makes up, as text to be kept; None of a task whose models make up nothing.
+
+        Args:
+          ask: computes `next_logits` of a batch.
+          step: training steps done.
+          seed: of the run.
+          multiple: what must divide a batch's size.
+          prompt: what it begins with; null: as the config says.
+        """
+        del ask, step, seed, multiple, prompt
+        return None
+
+    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, V), what `sample` asks for; only of a task that makes something up."""
+        raise NotImplementedError
 
     def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
         """Returns what an exported model answers, by name.

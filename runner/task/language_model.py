@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from runner.config.checks_values import positive
+from runner.config.checks_values import positive, within
 from runner.config.errors import ConfigError, refuse
-from runner.config.schema_task import LanguageModelOptions, TaskConfig
+from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.vocabulary import Vocabulary
 from runner.metrics import MAXIMIZE, MINIMIZE
-from runner.task.base import LOSS, Evaluation, Outputs, OutputSpec, Report, Tensor
+from runner.task import generation
+from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, is_real, roles
 from runner.task.token_losses import of_logits
@@ -24,27 +24,6 @@ TOKENS, SEGMENTS, LABEL_WEIGHT = "tokens", "segments", "label_weight"  # arrays 
 HIDDEN, HEAD, HEAD_BIAS = "hidden", "head", "head_bias"  # outputs of a model that leaves the logits to the loss
 _ENTROPY, _RIGHT, _COUNTED, _BYTES = "entropy", "right", "counted", "bytes"
 _LARGEST = 700.0  # nats, of which float64 holds the exponential
-
-
-class Vocabulary(Protocol):
-    """What a task asks of a dataset's vocabulary, see `runner.data.vocabulary`."""
-
-    @property
-    def size(self) -> int:
-        """Number of tokens."""
-        ...
-
-    def encode(self, text: str) -> npt.NDArray[Any]:
-        """Returns the tokens (n,) of a text."""
-        ...
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens."""
-        ...
-
-    def token_bytes(self) -> npt.NDArray[Any]:
-        """Returns how many bytes each token stands for, (V,)."""
-        ...
 
 
 def directions(options: LanguageModelOptions) -> dict[str, str]:
@@ -66,6 +45,12 @@ def check(options: LanguageModelOptions) -> None:
       ConfigError: a value that can't work.
     """
     positive("task.vocabulary", options.vocabulary)
+    if options.sample is None:
+        return
+    positive("task.sample.tokens", options.sample.tokens)
+    within("task.sample.temperature", options.sample.temperature, 0.0, math.inf)
+    if options.sample.prompt == "":
+        raise refuse("task.sample.prompt", "''", allowed="some text, or null", mend="leave it out")
 
 
 class LanguageModel(Supervised):
@@ -108,6 +93,7 @@ class LanguageModel(Supervised):
         self.units = self._units(constants)
         self.outputs = OutputSpec(self.units)
         self.constants = {"vocabulary": [self.units]}
+        self._prompt = None if options.sample is None else self._checked_prompt(options.sample, "task.sample.prompt")
         if train is not None:
             self.check_split(train, "train")
 
@@ -199,6 +185,85 @@ class LanguageModel(Supervised):
                     mend=f"set task.vocabulary={high + 1}" if low >= 0 else "store the tokens' numbers from 0 on",
                 )
 
+    def _checked_prompt(self, sample: SampleOptions, key: str) -> Array | None:
+        """Returns the tokens that samples begin with; None where there is no vocabulary to write by."""
+        vocabulary, text = self.vocabulary, sample.prompt
+        if vocabulary is None:
+            return None
+        if text is None:
+            found = np.asarray([vocabulary.end] if vocabulary.end is not None else vocabulary.encode("\n"), np.int32)
+            found = found if len(found) else np.zeros(1, np.int32)
+        else:
+            found = np.asarray(vocabulary.encode(text), np.int32)
+            if not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
+                raise refuse(key, text, allowed="text that the vocabulary has tokens for", mend="write another")
+        if len(found) >= self.tokens:
+            raise refuse(
+                key,
+                text,
+                allowed=f"fewer tokens than the {self.tokens} of a row; this one has {len(found)}",
+                mend="shorten it, or set dataset.sequence_length to more",
+            )
+        room = self.tokens - len(found)
+        if sample.tokens is not None and sample.tokens > room:
+            raise refuse(
+                "task.sample.tokens",
+                sample.tokens,
+                allowed=f"at most {room}: a row has {self.tokens} tokens, and the prompt takes {len(found)}",
+                mend=f"set task.sample.tokens={room}",
+            )
+        return found
+
+    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
+        """Returns text that the model writes, the likeliest and drawn; None where the config wants none.
+
+        Args:
+          ask: gives the logits (R, V) of each row's marked token, of a batch's arrays.
+          step: training steps done.
+          seed: of the run.
+          multiple: the batch axis's size, which must divide R.
+          prompt: in place of the config's.
+        """
+        options = self._options.sample or (SampleOptions() if prompt is not None else None)
+        if options is None or self.vocabulary is None:
+            return None
+        begun = self._prompt
+        if prompt is not None or begun is None:
+            options = replace(options, prompt=prompt)
+            begun = self._checked_prompt(options, "evaluate.prompt")
+        assert begun is not None
+        temperatures = [0.0] if options.temperature == 0 else [0.0, options.temperature]
+        count = options.tokens or min(generation.MOST_TOKENS, self.tokens - len(begun))
+        size = self.vocabulary.size
+
+        def asked(rows: Array, place: int) -> Array:
+            whole = np.resize(rows, (-(-len(rows) // multiple) * multiple, rows.shape[1]))
+            return ask(self._marked(whole, place))[: len(rows), :size]
+
+        found = generation.write(asked, begun, count, self.tokens, temperatures, seed, step)
+        titles = [f"temperature {each:g}" if each else "greedy" for each in temperatures]
+        parts = [f"--- {title}\n{self.vocabulary.decode(row)}" for title, row in zip(titles, found, strict=True)]
+        return "\n".join([f"step {step:,}, seed {seed}", *parts]) + "\n"
+
+    def _marked(self, rows: Array, place: int) -> dict[str, Array]:
+        """Returns the arrays of a batch of tokens (R, T), in which the labels mark the place that is asked for."""
+        batch = {name: np.ones((len(rows), *spec.shape), spec.dtype) for name, spec in self.arrays.items()}
+        tokens = TOKENS if TOKENS in self.input_names else self.input_names[0]
+        batch[tokens] = rows.astype(self.arrays[tokens].dtype)
+        batch[self._label] = np.zeros_like(batch[self._label])
+        batch[self._label][:, place] = 1
+        return batch | {WEIGHT: np.ones(len(rows), np.float32)}
+
+    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, V), the logits of what follows the token that an example's labels mark by 1."""
+        mark_bt1 = ops.expand_dims(ops.cast(batch[self._label], "float32"), -1)
+        if not isinstance(outputs, Mapping):
+            return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)
+        hidden_bd = ops.sum(ops.cast(outputs[HIDDEN], "float32") * mark_bt1, axis=1)
+        logits = ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
+        bias = outputs.get(HEAD_BIAS)
+        return logits if bias is None else logits + ops.cast(bias, "float32")
+
     @property
     def weighs_arrays(self) -> bool:
         """Tells whether `weights` reads more than which examples are padding."""
@@ -217,7 +282,11 @@ class LanguageModel(Supervised):
         real_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
         return real_bt if self._label_weight is None else real_bt * ops.cast(batch[self._label_weight], "float32")
 
-    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns `_summed`, or the logits where they are to be kept, as of the few examples that an export compares."""
+        return self.predictions(ops, outputs)["logits"] if self.keeps_outputs else self._summed(ops, outputs, batch)
+
+    def _summed(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums (B,) over each example's counted tokens, of one pass over the logits.
 
         They are the loss; the cross-entropy in nats, which is the loss but for the weights of examples; and how many
@@ -245,10 +314,10 @@ class LanguageModel(Supervised):
         return found | {_ENTROPY: entropy}
 
     def _sums(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns what `reduced` gives, of a model's outputs or of that itself."""
+        """Returns what `_summed` gives, of a model's outputs or of that itself."""
         if isinstance(outputs, Mapping) and _ENTROPY in outputs:
             return dict(outputs)
-        return self.reduced(ops, outputs, batch)
+        return self._summed(ops, outputs, batch)
 
     def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's cross-entropy (B,) in nats, summed over its counted tokens, times its weight."""
@@ -304,12 +373,12 @@ class LanguageModel(Supervised):
             )
 
     def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
-        """Returns the logits (B, T, V) of what comes next, and the likeliest token (B, T)."""
+        """Returns the logits (B, T, V) of the token behind each."""
         logits = outputs
         if isinstance(outputs, Mapping):
             logits = ops.matmul(outputs[HIDDEN], outputs[HEAD])
             logits = logits if outputs.get(HEAD_BIAS) is None else logits + outputs[HEAD_BIAS]
-        return {"logits": logits, "token": ops.argmax(logits, -1)}
+        return {"logits": logits}
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of what was counted."""

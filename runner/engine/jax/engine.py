@@ -44,11 +44,12 @@ from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
+from runner.engine.jax.layers.linear_cross_entropy import TokenParts
 from runner.engine.jax.names import Names
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, shards
 from runner.engine.jax.state import State, state_tree
-from runner.engine.jax.step import Arrays, Shardings, Step
+from runner.engine.jax.step import Arrays, Shardings, Step, Weights
 from runner.layout import Spec
 from runner.optim import rules
 from runner.optim.paths import ema_path
@@ -128,6 +129,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             Shardings(self._tree.shardings, self._lies, self._lie_stacked[WEIGHT]),
             spread_over(self._mesh) if self._copies_images() else None,
             self._batch_parts(),
+            self._token_parts(),
         )
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         looped = self._mode.loop_on_device
@@ -138,6 +140,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         examples = self._lies[WEIGHT]
         seen = examples if alone else self._whole
         self._evaluated = jax.jit(step.evaluated, out_shardings=(seen, self._whole, examples))
+        self._next_logits = jax.jit(step.next_logits, out_shardings=self._whole)
         self._stack = jax.jit(jnp.stack, out_shardings=self._whole)
         self._gather = jax.jit(lambda values: values, out_shardings=self._whole)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
@@ -153,6 +156,19 @@ class JaxEngine(MeshEngine[jax.Array]):
         """Returns how the mesh splits a batch's examples, where it splits nothing else of them."""
         (axis,) = self._array_specs[WEIGHT]
         return Parts(self._axes[axis], self._gathered) if axis and self._whole_examples else None
+
+    def _token_parts(self) -> TokenParts:
+        """Returns how the mesh splits examples, and tokens along the first dim of the first input."""
+        spec = self._array_specs[self._data.task.input_names[0]]
+        batch, sequence = (*spec, None)[:2]
+
+        def held(array: jax.Array, at: int) -> jax.Array:
+            free = PartitionSpec.UNCONSTRAINED
+            rest = [free] * (array.ndim - at - 2)
+            return jax.lax.with_sharding_constraint(array, self._sharding((*[free] * at, batch, sequence, *rest)))
+
+        examples, tokens = (self._axes[axis] if axis else 1 for axis in (batch, sequence))
+        return TokenParts(examples, tokens, held)
 
     def _gathered(self, array: jax.Array) -> jax.Array:
         """Holds a traced array to be whole along its first dim; nothing is said of the others."""
@@ -276,9 +292,15 @@ class JaxEngine(MeshEngine[jax.Array]):
             return values
         return self._run(self._gather, list(values))
 
+    @property
+    def _weights(self) -> Weights:
+        return self._state.ema or self._state.trainable, self._state.non_trainable
+
     def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
-        weights = (self._state.ema or self._state.trainable, self._state.non_trainable)
-        return BatchResult(*self._run(self._evaluated, weights, self._placed(batch, 1).arrays))
+        return BatchResult(*self._run(self._evaluated, self._weights, self._placed(batch, 1).arrays))
+
+    def _start_next_logits(self, batch: HostBatches) -> jax.Array:
+        return self._run(self._next_logits, self._weights, self._placed(batch, 1).arrays)
 
     @property
     def trainable(self) -> tuple[str, ...]:

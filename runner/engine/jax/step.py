@@ -6,7 +6,8 @@ Shapes: K rounds a call, each over one micro-batch; B its examples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from runner.data.base import ROW, WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
+from runner.engine.jax.layers.linear_cross_entropy import WHOLE, TokenParts, chunked
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.model import scope
@@ -65,6 +67,7 @@ class Step:
         shardings: Shardings,
         spread: Spread | None = None,
         parts: Parts | None = None,
+        token_parts: TokenParts = WHOLE,
     ) -> None:
         """Takes what is the same for every step.
 
@@ -77,13 +80,15 @@ class Step:
           shardings: of what it computes.
           spread: for `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
           parts: how the mesh splits a batch's examples.
+          token_parts: how it splits examples and their tokens.
         """
         self._model, self._config, self._task, self._total_steps = model, config, task, total_steps
         self._random, self._shardings, self._microbatches = random, shardings, config.trainer.accumulate_steps
         self._spread, self._parts = spread, parts
         self._variables = model.trainable_variables  # a walk of the whole model
         self._rule = rules.make_rule(config.optimizer, jnp)
-        self._ops = namespace.of(jnp)
+        ops = namespace.of(jnp)
+        self._ops = replace(ops, linear_cross_entropy=partial(chunked, ops, token_parts))
         # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
@@ -247,14 +252,25 @@ class Step:
 
         Those are left out where the task keeps none.
         """
+        given, batch = self._outputs(weights, arrays)
+        outputs = _float32(self._task.reduced(self._ops, given, batch))
+        loss_b, totals = self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
+        return loss_b, totals, outputs if self._task.keeps_outputs else {}
+
+    def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
+        """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""
+        given, batch = self._outputs(weights, arrays)
+        found: jax.Array = self._task.next_logits(self._ops, given, batch)
+        return found
+
+    def _outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
+        """Returns what the model gives for a batch, arrays (1, B, ...), with nothing dropped; and the batch."""
         trainable, non_trainable = weights
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
         told = private.training_argument(self._model, training=False)
         given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
-        outputs = _float32(self._task.reduced(self._ops, given, batch))
-        loss_b, totals = self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
-        return loss_b, totals, outputs if self._task.keeps_outputs else {}
+        return given, batch
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

@@ -1,0 +1,181 @@
+"""The task of language models: what counts, what is refused, what is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.config.schema_task import LanguageModelOptions, TaskConfig
+from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
+from runner.data.vocabulary import Vocabulary
+from runner.plan.tokens import step_flops
+from runner.task import generation, make_task, namespace
+from runner.task.base import Task
+from runner.task.token_losses import of_logits
+
+B, T, V = 4, 6, 257
+OPS = namespace.of(np)
+ROW = ArraySpec((T,), "int32", ("sequence",))
+SPECS = {"tokens": ROW, "label": ROW, "label_weight": ArraySpec((T,), "float32", ("sequence",))}
+
+
+def config(example_weight: str | None = None, inputs: list[str] | None = None, **options: Any) -> TaskConfig:
+    made = asdict(LanguageModelOptions(**options))
+    return TaskConfig("language_model", [], inputs, example_weight, made)
+
+
+def task(specs: dict[str, ArraySpec] | None = None, end: str | None = "<end>", **options: Any) -> Task:
+    return make_task(config(**options), specs or SPECS, vocabulary=Vocabulary("bytes", end))
+
+
+def drawn() -> tuple[dict[str, Array], Array]:
+    """Returns a batch whose last example is padding, and logits, NaN in it."""
+    rng = np.random.default_rng(3)
+    batch = {
+        "tokens": rng.integers(0, V, (B, T)).astype(np.int32),
+        "label": rng.integers(0, V, (B, T)).astype(np.int32),
+        "label_weight": np.array([[1] * T, [1] * 3 + [0] * 3, [0] * T, [1] * T], np.float32),
+        WEIGHT: np.array([1, 1, 1, 0], np.float32),
+    }
+    batch["label"][0, 0] = 256
+    logits = rng.normal(scale=3, size=(B, T, V))
+    logits[0, 1, batch["label"][0, 1]] = 50
+    logits[-1] = np.nan
+    return batch, logits
+
+
+def test_means_are_over_counted_tokens() -> None:
+    made, (batch, logits) = task(), drawn()
+    np.testing.assert_array_equal(made.weights(batch), [6, 3, 0, 0])
+    shifted = logits - logits.max(-1, keepdims=True)
+    nats = np.log(np.exp(shifted).sum(-1)) - np.take_along_axis(shifted, batch["label"][..., None], -1)[..., 0]
+    counts = batch["label_weight"] * batch[WEIGHT][:, None]
+    whole = np.where(counts > 0, nats, 0).sum()
+    np.testing.assert_allclose(made.loss(OPS, logits, batch).sum(), whole)
+    totals = {name: np.asarray(value) for name, value in made.totals(OPS, logits, batch).items()}
+    summary = made.summary(made.addends(totals))
+    assert list(summary) == ["perplexity", "bits_per_byte", "accuracy"] == list(made.directions)[1:]
+    assert summary["perplexity"] == pytest.approx(math.exp(whole / 9))
+    assert summary["bits_per_byte"] == pytest.approx(whole / math.log(2) / 8), "the end of a document is no byte"
+    assert summary["accuracy"] == pytest.approx(((logits.argmax(-1) == batch["label"]) * counts).sum() / 9)
+
+
+def test_a_model_may_leave_the_logits_to_the_loss() -> None:
+    made, (batch, _) = task(), drawn()
+    rng = np.random.default_rng(0)
+    hidden, head, bias = rng.normal(size=(B, T, 5)), rng.normal(size=(5, V)), rng.normal(size=V)
+    parts = {"hidden": hidden, "head": head, "head_bias": bias}
+    np.testing.assert_allclose(made.loss(OPS, parts, batch), made.loss(OPS, hidden @ head + bias, batch))
+    made.check_named({"hidden": (None, T, 5), "head": (5, V), "head_bias": (V,)})
+    with pytest.raises(ConfigError, match=r"gives hidden \[None, 6, 5\], head \[5, 9\]; allowed are logits"):
+        made.check_named({"hidden": (None, T, 5), "head": (5, 9)})
+
+
+def test_weights_of_examples_weigh_the_loss_and_not_the_perplexity() -> None:
+    specs = {**SPECS, "own": ArraySpec((), "float32")}
+    made, plain, (batch, logits) = task(specs, example_weight="own"), task(), drawn()
+    batch["own"] = np.array([2.0, 0.5, 1.0, 1.0], np.float32)
+    np.testing.assert_allclose(made.loss(OPS, logits, batch), plain.loss(OPS, logits, batch) * batch["own"])
+    np.testing.assert_allclose(made.totals(OPS, logits, batch)["entropy"], plain.loss(OPS, logits, batch))
+
+
+def test_of_equal_logits_the_first_is_the_likeliest() -> None:
+    logits = np.array([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
+    assert of_logits(OPS, logits, np.array([1, 0], np.int32))[1].tolist() == [1, 1]
+    assert of_logits(OPS, logits, np.array([2, 1], np.int32))[1].tolist() == [0, 0]
+
+
+def test_without_a_vocabulary_bytes_are_not_known() -> None:
+    made = make_task(config(vocabulary=V), SPECS)
+    assert "bits_per_byte" not in made.directions
+    assert made.sample(lambda _: np.zeros((1, V)), 1, 0) is None
+    assert make_task(config(), SPECS, constants=made.constants).outputs.units == V
+
+
+@pytest.mark.parametrize(
+    ("given", "specs", "line"),
+    [
+        (config(), SPECS, "task.vocabulary=null is refused: how many tokens there are"),
+        (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label is refused: the number of the next"),
+        (config(label_weight="x"), SPECS, "task.label_weight=x is refused"),
+        (config(vocabulary=9), {**SPECS, "tokens": ArraySpec((5,), "int32")}, "task.inputs=tokens is refused"),
+        (TaskConfig(), {"tokens": ROW, "label": ROW}, "set task=language_model"),
+    ],
+)
+def test_what_can_not_work_is_refused(given: TaskConfig, specs: dict[str, ArraySpec], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_task(given, specs)
+    assert line in str(caught.value).replace("None", "null")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        ({"prompt": "a" * T}, "fewer tokens than the 6 of a row; this one has 6"),
+        ({"prompt": "abc", "tokens": 4}, "task.sample.tokens=4 is refused: at most 3"),
+    ],
+)
+def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        task(sample=sample)
+    assert line in str(caught.value)
+
+
+def test_tokens_beyond_the_vocabulary_are_refused() -> None:
+    arrays = {"tokens": np.full((2, T), 7, np.int32), "label": np.full((2, T), 9, np.int32)}
+    specs = {"tokens": ROW, "label": ROW}
+    with pytest.raises(ConfigError, match=r"task.target=label is refused: tokens from 0 to 8, the train"):
+        make_task(config(vocabulary=9), specs, ArraySource(arrays, specs))
+
+
+def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:
+    made, seen = task(sample={"prompt": "ab", "tokens": 3, "temperature": 0.5}), list[Array]()
+
+    def ask(batch: dict[str, Array]) -> Array:
+        """Answers with the letter behind the marked one."""
+        seen.append(batch["label"])
+        marked = (batch["tokens"] * batch["label"]).sum(-1)
+        return np.eye(V)[marked + 1].astype(np.float32) * 1e3
+
+    text = made.sample(ask, 12, 5, multiple=4)
+    assert text == "step 12, seed 5\n--- greedy\nabcde\n--- temperature 0.5\nabcde\n"
+    assert [array.shape for array in seen] == [(4, T)] * 3, "the batch axis divides the rows"
+    assert [array.argmax(-1).tolist() for array in seen] == [[place] * 4 for place in (1, 2, 3)]
+
+
+def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_alone() -> None:
+    logits = np.log(np.array([[0.5, 0.3, 0.2]] * 2))
+
+    def write(seed: int, step: int, temperature: float = 1.0) -> Array:
+        prompt = np.zeros(1, np.int32)
+        return generation.write(lambda *_: logits, prompt, 2000, 2001, [temperature, 0.0], seed, step)
+
+    first = write(1, 2)
+    np.testing.assert_array_equal(first, write(1, 2))
+    assert (first[0] != write(1, 3)[0]).any()
+    assert (first[0] != write(2, 2)[0]).any()
+    shares = np.bincount(first[0, 1:], minlength=3) / 2000
+    np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.04)  # four deviations of 2,000 draws
+    sharp = np.bincount(write(1, 2, 0.5)[0, 1:], minlength=3) / 2000
+    np.testing.assert_allclose(sharp, np.array([0.25, 0.09, 0.04]) / 0.38, atol=0.04)
+    assert (first[1, 1:] == 0).all(), "temperature 0 takes the likeliest"
+
+
+def test_operations_of_a_step_are_six_a_parameter_and_those_of_attention() -> None:
+    shapes = {
+        "token_embedding/embeddings": (50, 8),
+        "position_embedding/embeddings": (16, 8),
+        "block_0/attention/query/kernel": (8, 2, 4),
+        "norm/scale": (8,),
+        "head/kernel": (8, 50),
+    }
+    wanted = 64 * (6 * (64 + 8 + 400) + 12 * 16 * 8)
+    assert step_flops(shapes, 64, 16, 50) == wanted
+    tied = {path: shape for path, shape in shapes.items() if path != "head/kernel"}
+    assert step_flops(tied, 64, 16, 50) == wanted, "a table that is also the head"
