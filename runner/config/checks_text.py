@@ -36,8 +36,8 @@ def check(config: DatasetConfig) -> None:
     """
     own = config.builder is None and config.name in TEXTS
     if not is_text(config):
-        if own or (keys := changed(config, _KEYS)):
-            raise _refuse_key(config, "tokenizer" if own else keys[0])
+        if keys := changed(config, _KEYS):
+            raise _refuse_key(config, keys[0])
         return
     if own and (keys := changed(config, _OF_IMAGES)):
         raise refuse(
@@ -67,10 +67,6 @@ def check(config: DatasetConfig) -> None:
 
 def _refuse_key(config: DatasetConfig, key: str) -> Exception:
     value = getattr(config, key)
-    if config.name in TEXTS:
-        return refuse(
-            "dataset.tokenizer", value, allowed=f"{BYTES}, {BPE} or a file", mend="set dataset.tokenizer=bytes"
-        )
     if config.builder is None and config.name in _OTHERS:
         mend = f"leave {key} out, or set dataset=text"
         return refuse(f"dataset.{key}", value, allowed=f"dataset.name={config.name} has no such key", mend=mend)
@@ -88,7 +84,7 @@ def _check_tokenizer(config: DatasetConfig) -> None:
                 "dataset.tokenizer",
                 config.tokenizer,
                 allowed=f"{what}{BYTES}, {BPE} or the path of a tokenizer.json is needed",
-                mend=did_you_mean(wanted, (BYTES, BPE), "set dataset.tokenizer=bpe"),
+                mend=did_you_mean(wanted, (BYTES, BPE), "set dataset.tokenizer=bytes"),
             )
     if config.end_token is not None and not config.end_token.strip():
         raise refuse(
