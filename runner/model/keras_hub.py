@@ -77,9 +77,8 @@ def build(
         held = presets.opened(preset)
         body = held.backbone(keras, options.made(keras_hub, given))
     kind = heads.chosen(keras_hub, body, task, per_token=per_token)
-    head = whole = heads.attached(keras, kind, body, outputs.units, tokens)
-    if fused_head:
-        head = heads.in_chunks(keras, kind, body, whole)
+    whole: Any = heads.attached(keras, kind, body, outputs.units, tokens)
+    head = heads.in_chunks(keras, kind, body, whole) if fused_head else whole
     wanted = body.input if kind is None or fused_head else whole.input
     taken, called = hub_inputs.taken(keras, type(body).__name__, wanted, inputs)
     model = keras.Model(taken, head(called), name="keras_hub")

@@ -283,7 +283,7 @@ class LanguageModel(Supervised):
         return real_bt if self._label_weight is None else real_bt * ops.cast(batch[self._label_weight], "float32")
 
     def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
-        """Returns `_summed`, or the logits where they are to be kept, as of the few examples that an export compares."""
+        """Returns `_summed`, or the logits where they are kept, as of the few examples that an export compares."""
         return self.predictions(ops, outputs)["logits"] if self.keeps_outputs else self._summed(ops, outputs, batch)
 
     def _summed(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,7 +6,6 @@ steps a call, B global batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -49,7 +48,7 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.shards import cached, shards
+from runner.engine.jax.shards import cached, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Arrays, Shardings, Step, Weights
 from runner.layout import Spec
@@ -140,15 +139,8 @@ class JaxEngine(MeshEngine[jax.Array]):
             return
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
         first = self._initial.place({path: shapes[path] for path in variables})
-        check_kept(self._model, self._config, self._data, lambda: self._readable(first))
+        check_kept(self._model, self._config, self._data, lambda: processes.readable(first, self._whole))
         self._state = self._tree.begun(first, self._kinds)
-
-    def _readable(self, first: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Returns arrays that this process can compute with alone; of several processes, each whole on each device."""
-        if all(processes.is_here(each) for each in first.values()):
-            return first
-        gathered = jax.jit(lambda values: values, out_shardings=self._whole)(first)
-        return {path: np.asarray(each) for path, each in gathered.items()}
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         jax.block_until_ready(_running)
@@ -377,31 +369,19 @@ class JaxEngine(MeshEngine[jax.Array]):
     def input_pieces(self) -> dict[str, dict[int, tuple[tuple[int, int], ...]]]:
         """Returns, for each input, device number -> (start, stop) in each dim of what it holds of a micro-batch."""
         numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
-        found: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {}
-        for name, spec in self._data.inputs.items():
-            shape = (self._microbatch_size, *spec.shape)
-            found[name] = {
-                numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-                for device, index in self._lies[name].devices_indices_map(shape).items()
-            }
-        return found
+        shapes = {name: (self._microbatch_size, *spec.shape) for name, spec in self._data.inputs.items()}
+        return {name: pieces(self._lies[name], shape, numbers) for name, shape in shapes.items()}
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
-        found = {}
-        for path, array in self._tree.by_path(self._state).items():
-            spec = tuple(array.sharding.spec) + (None,) * (array.ndim - len(array.sharding.spec))
-            size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
-            found[path] = VariableInfo(tuple(array.shape), str(array.dtype), spec, size)
-        return found
+        return {path: variable_info(array) for path, array in self._tree.by_path(self._state).items()}
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots.
 
         The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
-        arrays = self._tree.by_path(self._state)
-        return {path: np.array(self._to_host(array)) for path, array in arrays.items()}
+        return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns variables and slots, each in its different pieces, as the devices hold them."""

@@ -15,7 +15,7 @@ from runner import mesh
 from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, DataSource
-from runner.engine.base import Shard
+from runner.engine.base import Shard, VariableInfo
 from runner.engine.jax.processes import placed_all
 from runner.processes.team import current
 
@@ -40,6 +40,29 @@ class _Piece:
         if self._data.devices().pop().platform == "cpu" and self.dtype.kind in "fiu":
             return np.from_dlpack(self._data)
         return np.asarray(jnp.copy(self._data))
+
+
+def pieces(
+    lie: NamedSharding, shape: tuple[int, ...], numbers: Mapping[jax.Device, int]
+) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Returns device number -> (start, stop) in each dim of what it holds of an array.
+
+    Args:
+      lie: how the array lies.
+      shape: of the whole.
+      numbers: of the mesh's devices.
+    """
+    return {
+        numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+        for device, index in lie.devices_indices_map(shape).items()
+    }
+
+
+def variable_info(array: jax.Array) -> VariableInfo:
+    """Returns what JAX tells of an array that it holds."""
+    spec = tuple(array.sharding.spec) + (None,) * (array.ndim - len(array.sharding.spec))
+    size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+    return VariableInfo(tuple(array.shape), str(array.dtype), spec, size)
 
 
 def shards(array: jax.Array) -> list[Shard]:
