@@ -37,7 +37,7 @@ class _Piece:
     def __array__(self, dtype: object = None, copy: object = None) -> Array:
         """Returns the piece, on a CPU without a copy."""
         del dtype, copy
-        if self._data.devices().pop().platform == "cpu" and self.dtype.kind in "fiu":
+        if next(iter(self._data.devices())).platform == "cpu" and self.dtype.kind in "fiu":
             return np.from_dlpack(self._data)
         return np.asarray(jnp.copy(self._data))
 
