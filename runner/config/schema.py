@@ -147,14 +147,14 @@ class ModelConfig:
     Attributes:
       target: `_target_` in YAML; import path of a callable
         `(keras, inputs, outputs, **options) -> keras.Model`.
+      options: keyword arguments of the builder; in YAML they stand beside `_target_`.
       trainable: jax: regular expressions on the whole of canonical paths; the variables that one of them catches are
         trained, the others not. null: those that the builder left trainable.
-      options: keyword arguments of the builder; in YAML they stand beside `_target_`.
     """
 
     target: str = ""
-    trainable: list[str] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    trainable: list[str] | None = None
 
 
 @dataclass

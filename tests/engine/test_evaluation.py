@@ -17,6 +17,8 @@ from runner.engine.evaluation import BatchResult, evaluate
 class OfSums:
     """Stands for a task whose totals are sums of outputs."""
 
+    keeps_outputs = True
+
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
         assert all(total.dtype == np.float64 for total in totals.values())
         return {**totals, "square": totals["sum"] ** 2}
