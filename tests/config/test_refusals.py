@@ -359,7 +359,7 @@ def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: s
 def test_help_lists_groups_without_importing_anything_heavy(tmp_path: Path) -> None:
     done = _run(tmp_path, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "mesh: batch1_model1, batch2, batch2_height2" in done.stdout
+    assert "mesh: batch1_model1, batch2, batch2_experts4, batch2_height2" in done.stdout
     assert "--multirun" in done.stdout
 
 
