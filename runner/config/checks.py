@@ -13,7 +13,6 @@ from runner.config import (
     checks_engine,
     checks_optimizer,
     checks_sweep,
-    checks_task,
     checks_trainer,
     devices,
 )
@@ -54,7 +53,6 @@ def check(config: RunConfig) -> None:
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset)
     task.check(config.task)
-    checks_task.check(config)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
     positive("verify.steps", config.verify.steps)
     within("verify.seconds", config.verify.seconds, 0.0, math.inf)
