@@ -42,7 +42,7 @@ def classes() -> DataSpec:
 
 def factory(data: DataSpec, trainable: list[str] | None = None, **options: Any) -> Keras3Factory:
     """Returns the factory of a config."""
-    return Keras3Factory(ModelConfig(TARGET, trainable, options), data, 0)
+    return Keras3Factory(ModelConfig(TARGET, options, trainable), data, 0)
 
 
 def refused(data: DataSpec, trainable: list[str] | None = None, **options: Any) -> str:
