@@ -14,9 +14,11 @@ from jax.sharding import NamedSharding
 from runner.data.base import Array
 from runner.engine.base import part_of
 from runner.engine.jax.shards import placed_in_parts
+from runner.host import heap
 from runner.optim.paths import ema_path, owner_of, slot_path
 
 T = TypeVar("T")
+_MOST_FREED = 64 << 20  # bytes of arrays whose memory the C library may keep
 _GRAD_ACCUM = "grad_accum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
 
 
@@ -100,9 +102,15 @@ class StateTree:
           variables: as `shapes` takes them.
           before: the state until now. Each of its arrays is let go of before the next is there.
         """
+        freed = 0
 
         def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
+            nonlocal freed
+            freed += old.nbytes
             old.delete()
+            if freed >= _MOST_FREED:
+                heap.give_back()
+                freed = 0
             if path in values:
                 return placed_in_parts(lambda index: part_of(values, path, index), like)
             return placed_in_parts(np.broadcast_to(np.zeros((), like.dtype), like.shape).__getitem__, like)

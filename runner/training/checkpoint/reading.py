@@ -66,6 +66,9 @@ class Checkpoint(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._arrays)
 
+    def __contains__(self, path: object) -> bool:
+        return path in self._arrays  # a mapping's own would read the array
+
     def shape(self, path: str) -> tuple[int, ...]:
         """Returns the shape of a whole array, without reading it."""
         return self._arrays[path].shape
