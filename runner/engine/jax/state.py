@@ -18,7 +18,7 @@ from runner.host import heap
 from runner.optim.paths import ema_path, owner_of, slot_path
 
 T = TypeVar("T")
-_MOST_FREED = 64 << 20  # bytes of arrays whose memory the C library may keep
+_MOST_FREED = 32 << 20  # bytes of arrays whose memory the C library may keep
 _GRAD_ACCUM = "grad_accum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
 
 

@@ -14,9 +14,10 @@ from safetensors import safe_open
 from runner.data.base import Array
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.manifest import Manifest, Tensor
+from runner.training.checkpoint.manifest import Manifest, Piece, Tensor
 from runner.training.checkpoint.typed import MisfitError
 
+_MOST_MAPPED = 32 << 20  # bytes
 REPLACED = ".replaced"  # behind the name of a checkpoint whose successor, of the same step, is put in its place
 
 
@@ -59,6 +60,9 @@ class Checkpoint(Mapping[str, Array]):
         self.step, self.about = found.step, found.about
         self._arrays = dict(found.arrays)
         self._sizes = {(name, key): one.shape for name, those in tensors.items() for key, one in those.items()}
+        self._bytes = {name: wanted.bytes for name, wanted in found.files.items()}
+        self._open: tuple[str, Any] | None = None  # the file that was read from last
+        self._mapped = 0  # bytes of it that have been read
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -82,8 +86,7 @@ class Checkpoint(Mapping[str, Array]):
         entry = self._arrays[path]
         array: Array = np.empty(entry.shape, entry.dtype)
         for piece in entry.pieces:
-            with _safetensors(self.folder / piece.file) as file:
-                part = file.get_tensor(piece.key)
+            part = self._read(piece, ())
             index = tuple(slice(start, start + size) for start, size in zip(piece.start, part.shape, strict=True))
             array[index] = part
         return array
@@ -108,9 +111,25 @@ class Checkpoint(Mapping[str, Array]):
                 continue
             inner = tuple(slice(low - at, high - at) for (low, high), at in zip(common, piece.start, strict=True))
             outer = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(common, wanted, strict=True))
-            with _safetensors(self.folder / piece.file) as file:
-                array[outer] = file.get_slice(piece.key)[inner] if inner else file.get_tensor(piece.key)
+            array[outer] = self._read(piece, inner)
         return array
+
+    def _read(self, piece: Piece, index: tuple[slice, ...]) -> Array:
+        """Returns a part of what one file holds of an array; without slices all of it.
+
+        The file stays open for the next, as its header is long; what was read of it counts as memory until it is closed.
+        """
+        path = self.folder / piece.file
+        _check_size(path, self._bytes[piece.file])  # of a shorter one the system ends the process that reads it
+        if self._open is None or self._open[0] != piece.file or self._mapped > _MOST_MAPPED:
+            self._open, self._mapped = None, 0
+            with _safe(path):
+                self._open = piece.file, safe_open(path, framework="numpy")
+        with _safe(path):
+            file = self._open[1]
+            part: Array = file.get_slice(piece.key)[index] if index else file.get_tensor(piece.key)
+        self._mapped += part.nbytes
+        return part
 
     def history(self) -> dict[str, Array]:
         """Returns the metrics so far, as they were given to `write`.
@@ -136,15 +155,21 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 @contextmanager
-def _safetensors(path: Path) -> Iterator[Any]:
-    """Opens a safetensors file; whatever is wrong with it is a `DamagedError`."""
-    with files.opened(path):
-        pass  # nothing but a regular file is given to a library
+def _safe(path: Path) -> Iterator[None]:
+    """Turns whatever the library finds wrong with a file into a `DamagedError`."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
+        yield
     except Exception as error:
         raise DamagedError(f"{path} can't be read: {error}") from error
+
+
+@contextmanager
+def _safetensors(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file."""
+    with files.opened(path):
+        pass  # nothing but a regular file is given to a library
+    with _safe(path), safe_open(path, framework="numpy") as file:
+        yield file
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
