@@ -117,7 +117,7 @@ class Checkpoint(Mapping[str, Array]):
     def _read(self, piece: Piece, index: tuple[slice, ...]) -> Array:
         """Returns a part of what one file holds of an array; without slices all of it.
 
-        The file stays open for the next, as its header is long; what was read of it counts as memory until it is closed.
+        The file stays open for the next, as its header is long; what was read of it counts as memory until then.
         """
         path = self.folder / piece.file
         _check_size(path, self._bytes[piece.file])  # of a shorter one the system ends the process that reads it
