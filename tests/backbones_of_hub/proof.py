@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import forks
-from tests.backbones_of_hub.plans import Counts, Planned, overrides
+from tests.backbones_of_hub.case import Counts, Planned, overrides
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 3600
@@ -62,7 +62,8 @@ def plans(names: list[str], mesh: str, folder: Path) -> dict[str, Planned]:
     for line in done.stdout.splitlines():
         if line.startswith("{"):
             content = json.loads(line)
-            found[content.pop("name")] = Planned(**content)
+            name = content.pop("name")
+            found[name] = Planned(**content)
     ended = " ".join(done.stderr.split())[-200:]
     return {name: found.get(name, Planned(refused=f"the process ended: {ended}")) for name in names}
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import forks
 from tests.backbones_of_hub import tiny
-from tests.backbones_of_hub.plans import Planned, overrides
+from tests.backbones_of_hub.case import Planned, overrides
 from tests.backbones_of_hub.proof import ROOT, plans
 
 pytestmark = pytest.mark.campaign
