@@ -127,4 +127,4 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
         raise EngineError(f"verify failed: {error}") from error
     every, steps = (*checks, *padding.checks(found[-1])), len(reference["loss"])
     axes = mesh.describe(config.mesh.axes)
-    return Verification(every, steps, axes, terms, size, peers, precision, config.verify.steps)
+    return Verification(every, steps, axes, terms, size, peers, precision, kept, config.verify.steps)

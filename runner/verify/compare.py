@@ -19,6 +19,9 @@ say too little: the many nearly equal terms of a convolution round alike in any 
 mesh's partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one,
 shuffled).
 
+A weight or slot that is kept in bfloat16 is rounded on either side, by half an ulp of itself: by as much its entries
+may differ besides.
+
 An entry of the mesh's run may then differ by a small multiple of what the perturbed runs differ by; of a batch
 statistic, which is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a
 variable's entries, 90%, 99% and all of them must lie as close as that share of them does in the perturbed runs. A

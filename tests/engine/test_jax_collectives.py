@@ -44,6 +44,7 @@ WIDENED = """
   %param_2 = f32[16,10]{1,0} parameter(0)
   ROOT %add.1 = f32[16,10]{1,0} add(%param_2, %param_2)
 }
+ENTRY %main (x: bf16[16,10], y: f32[16,10], z: f32[16,10]) -> f32[16,10] {
   %wrapped_convert = f32[16,10]{1,0} fusion(%x), kind=kLoop, calls=%wrapped
   %convert_fusion = f32[16,10]{1,0} fusion(%y), kind=kLoop, calls=%rounded
   %add_fusion = f32[16,10]{1,0} fusion(%z), kind=kLoop, calls=%doubled
