@@ -35,6 +35,7 @@ def check(config: RunConfig) -> None:
     _check_against(config)
     _check_precision(config)
     _check_keys(config.engine)
+    _check_state(config.engine)
 
 
 def _check_keys(config: EngineConfig) -> None:
@@ -95,6 +96,18 @@ def _check_precision(config: RunConfig) -> None:
         if name and precision not in ENGINES[name].precisions:
             allowed = f"float32 with engine {name}, whose models take DTensor layouts or mixed precision, not both"
             raise refuse(key, precision, allowed=allowed, mend=mend)
+
+
+def _check_state(config: EngineConfig) -> None:
+    key, state = "engine.state", config.state
+    one_of(key, state, ("float32", "master", "bfloat16"))
+    if state != "float32" and config.precision != "bfloat16":
+        raise refuse(
+            key,
+            state,
+            allowed=f"float32 with engine.precision={config.precision}, whose layers use float32 weights",
+            mend=f"set engine.precision=bfloat16 too, or leave {key} out",
+        )
 
 
 def check_processes(config: RunConfig) -> None:

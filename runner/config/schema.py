@@ -28,7 +28,10 @@ class EngineConfig:
 
     Attributes:
       name: `keras_dtensor`, `core_dtensor` or `jax`.
-      precision: of layers, `float32` or `bfloat16`; weights, slots and the loss are float32 in both.
+      precision: of layers, `float32` or `bfloat16`; the loss is float32 in both, and weights and slots are as `state`
+        says.
+      state: jax: with `precision=bfloat16`, what weights and slots are: `float32`; `master` (float32, of which the
+        model uses bfloat16 copies, rounded by shards before they are gathered); `bfloat16` (both, at half the memory).
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
         a step must not read what it has written; the engine's does not, and a model that does is refused. null: yes,
         but for models of more than 64 batch normalisations, for which DTensor would look for pairs for minutes.
@@ -43,6 +46,7 @@ class EngineConfig:
 
     name: str = "keras_dtensor"
     precision: str = "float32"
+    state: str = "float32"
     combine_all_reduces: bool | None = None
     intra_op_threads: int | None = None
     canary: bool = True

@@ -61,7 +61,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError, TrackingError, Interrupted: as in training.
     """
     console, team = Console(highlight=False), current()
-    config.engine.precision = "float32"  # as the weights are, so that any library computes the same
+    config.engine.precision = config.engine.state = "float32"  # what any library computes the same in
     saved, where = open_saved(config, "runner.export"), devices.line(config, composed)
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)

@@ -134,7 +134,8 @@ class Plan:
       batch_size: global.
       variables: in the model's order.
       layers: in the model's order.
-      totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass).
+      totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass);
+        `copies` of parameters in the dtype of their use, where that is narrower.
       traffic: forward, backward, update.
       rates: what times are reckoned with.
       compute_seconds: of one training step on one device at those rates.

@@ -28,7 +28,7 @@ class PlacedModel:
       outputs: of the layers, in the model's order.
       axes: mesh axis to size.
       inputs: name of what the model takes -> its spec, the examples' dim first.
-      width: bytes of one number of a variable, by path.
+      width: bytes of one number of a variable in use, by path.
       whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
     """
 

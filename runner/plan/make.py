@@ -18,6 +18,7 @@ from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
 from runner.processes import place
 
+_BFLOAT16, _FLOAT32 = 2, 4  # bytes of a number
 _AUTO, _OF_MODEL = "layout=auto", "the model's own map"
 
 
@@ -76,13 +77,16 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
       data: what the engine is built for.
     """
     held, arrays = engine.variables(), input_specs(config.layout, data.arrays, config.mesh.axes)
+    width = {path: np.dtype(held[path].dtype).itemsize for path in engine.placements}
+    if config.engine.state != "float32":
+        width |= dict.fromkeys(engine.trainable, _BFLOAT16)
     return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
         axes=config.mesh.axes,
         inputs={name: arrays[name] for name in data.task.input_names},
-        width={path: np.dtype(held[path].dtype).itemsize for path in engine.placements},
+        width=width,
         whole=engine.used_whole(),
     )
 
@@ -136,20 +140,29 @@ def _totals(
 ) -> dict[str, Total]:
     """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored.
 
-    With `sums` the gradients of a step's micro-batches are added up in arrays that lie as the variables do.
+    With `sums` the gradients of a step's micro-batches are added up in arrays that lie as the variables do, of float32
+    at least. Where a variable is used in a narrower dtype than it is held in, a step has copies, which lie as it does.
     """
     used = {path: math.prod(model.used_shape(model.placements[path])) * model.width[path] for path in model.trained}
     whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in model.outputs)
+    gradients = _in(own, model.width, used)
+    added = _in(own, dict.fromkeys(used, _FLOAT32), used) if sums else Total(0, 0, "estimated")
+    copied = [path for path in used if model.width[path] < np.dtype(own[path].dtype).itemsize]
     return {
         "parameters": _held(own.values()),
-        "gradients": Total(
-            sum(_whole(own[path]) for path in used) * (2 if sums else 1),
-            sum(used.values()) + sum(own[path].bytes_per_device for path in used if sums),
-            "estimated",
-        ),
+        **({"copies": _in(own, model.width, copied)} if copied else {}),
+        "gradients": Total(gradients.bytes + added.bytes, sum(used.values()) + added.bytes_per_device, "estimated"),
         "slots": _held(slots.values()),
         "activations": Total(whole, sum(layer.bytes_per_device for layer in layers), "estimated"),
     }
+
+
+def _in(own: Mapping[str, VariableInfo], width: Mapping[str, int], paths: Iterable[str]) -> Total:
+    """Returns what variables would take at other bytes a number."""
+    shares = {path: width[path] / np.dtype(own[path].dtype).itemsize for path in paths}
+    whole = sum(round(_whole(own[path]) * share) for path, share in shares.items())
+    held = sum(round(own[path].bytes_per_device * share) for path, share in shares.items())
+    return Total(whole, held, "estimated")
 
 
 def _held(infos: Iterable[VariableInfo]) -> Total:

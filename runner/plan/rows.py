@@ -138,7 +138,7 @@ def _bytes(variables: Sequence[VariablePlan], times: int = 1) -> tuple[str, str,
 def totals(plan: Plan) -> Rows:
     """Returns what one device holds, and the layers whose outputs take most of it."""
     names = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer slots"}
-    names["activations"] = "activations, all layers"
+    names |= {"activations": "activations, all layers", "copies": "bfloat16 copies of them"}
     rows = [
         (names[key], size(total.bytes), size(total.bytes_per_device), total.source)
         for key, total in plan.totals.items()

@@ -18,6 +18,15 @@ _NOISE_FACTOR = 4.0
 HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 
 
+def stored(state: str) -> float:
+    """Returns what two sides' rounding of a kept value may differ by, relative to it; 0 of float32, counted in ulps.
+
+    Args:
+      state: `engine.state`; weights and slots are rounded to bfloat16 where it is that, by half an ulp on each side.
+    """
+    return 2.0 * HALF_ULPS[state] if state in HALF_ULPS else 0.0
+
+
 def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:
     """Returns the noise of perturbed runs: what a float32 sum's order can do, times four, and a lower precision.
 

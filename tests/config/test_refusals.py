@@ -52,6 +52,9 @@ REFUSALS = [
         "engine=core_dtensor model=mlp_core engine.precision=bfloat16", "engine.precision=bfloat16", "core_dtensor"
     ),
     refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),
+    refusal("engine=jax engine.state=mixed", "engine.state=mixed", "one of float32, master, bfloat16"),
+    refusal("engine.state=bfloat16", "engine.state=bfloat16", "no such key", "set engine=jax"),
+    refusal("engine=jax engine.state=master", "engine.state=master", "set engine.precision=bfloat16 too"),
     # Groups, options and keys that are not there.
     refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),

@@ -73,7 +73,8 @@ def choose(
     """
     count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
     try:
-        traced = jax.make_jaxpr(step.gradients)(state, dict(batch), count, microstep).jaxpr
+        used = state._replace(trainable=jax.eval_shape(step.used, state.trainable))  # each is read by what uses it
+        traced = jax.make_jaxpr(step.gradients)(used, dict(batch), count, microstep).jaxpr
     except (ConfigError, jax.errors.UnexpectedTracerError):
         raise
     except Exception as error:  # whatever a user's layers raise

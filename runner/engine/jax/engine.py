@@ -35,7 +35,7 @@ from runner.engine.base import (
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, private, processes, randomness
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, program_cost
@@ -133,7 +133,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
-        self._kinds = {path: jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for path, v in variables.items()}
+        self._kinds = precision.hold(self._model, variables, self._config.engine.state)
         if self._planning:
             self._state: State[jax.Array] = self._tree.shapes(self._kinds)
             return
@@ -392,8 +392,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         model, _ = self._factory.begin(whole=self._built_whole)
         arrays = self._tree.by_path(self._state)
         for path, variable in Names(model).variables.items():
-            # A copy: the next step gives the array's own memory away.
-            private.set_value(variable, jnp.array(self._to_host(arrays.get(ema_path(path), arrays[path]))))
+            value = self._to_host(arrays.get(ema_path(path), arrays[path]))
+            private.set_value(variable, jnp.array(value, variable.dtype))  # a copy: the next step gives that away
         return model
 
 

@@ -127,6 +127,42 @@ def set_value(variable: keras.Variable, value: jax.Array) -> None:
     variable._value = value
 
 
+def set_dtype(variable: keras.Variable, dtype: str) -> None:
+    """Gives a variable another dtype, and its value with it.
+
+    Without it a model's weights are bfloat16 only under a policy that draws them in it, and keeps statistics so too.
+    """
+    variable._dtype = dtype
+    if isinstance(variable._value, jax.ShapeDtypeStruct):
+        release(variable)
+    elif isinstance(variable._value, jax.Array) and not isinstance(variable._value, jax.core.Tracer):
+        variable._value = variable._value.astype(dtype)
+
+
+@contextmanager
+def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
+    """Lets Keras compute with values of variables in float32, where they are narrower, while the context lasts.
+
+    Without it Keras rounds what it is given of a variable to the variable's own dtype.
+    """
+    before = [variable._dtype for variable in variables]
+    for variable in variables:
+        variable._dtype = str(jnp.promote_types(variable._dtype, jnp.float32))
+    try:
+        yield
+    finally:
+        for variable, dtype in zip(variables, before, strict=True):
+            variable._dtype = dtype
+
+
+def made_trainable(model: keras.Model) -> set[int]:
+    """Returns the ids of variables that layers made to be trained, frozen or not; the others are their statistics.
+
+    Without it a frozen weight can't be told from what a layer keeps.
+    """
+    return {id(variable) for layer in [model, *all_layers(model)] for variable in layer._trainable_variables}
+
+
 def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     """Computes one equation of a trace, as `jax.core.eval_jaxpr` computes all of them.
 

@@ -13,9 +13,10 @@ from jax.sharding import NamedSharding
 
 from runner.data.base import Array
 from runner.engine.base import part_of
+from runner.engine.jax.precision import at_least_float32
 from runner.engine.jax.shards import placed_in_parts
 from runner.host import heap
-from runner.optim.paths import ema_path, owner_of, slot_path
+from runner.optim.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")
 _MOST_FREED = 32 << 20  # bytes of arrays whose memory the C library may keep
@@ -56,12 +57,15 @@ class StateTree:
         """Returns a state's shapes, with their shardings.
 
         Args:
-          variables: shapes and dtypes of the model's variables by path; what belongs to one has the same.
+          variables: shapes and dtypes of the model's variables by path, as they are held. What belongs to one has the
+            same; averages and sums of gradients are float32 where that is narrower.
         """
 
         def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
-            return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+            adds_up = is_ema(path) or path.startswith(_GRAD_ACCUM)
+            dtype = at_least_float32(like.dtype) if adds_up else like.dtype
+            return jax.ShapeDtypeStruct(like.shape, dtype, sharding=sharding)
 
         found: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
         return found
@@ -81,7 +85,8 @@ class StateTree:
 
         def made(values: list[jax.Array]) -> tuple[State[jax.Array], list[jax.Array]]:
             zeros: State[jax.Array] = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), rest)
-            return zeros, [jnp.copy(value) for value in values]
+            kinds = shapes.ema[: len(values)]
+            return zeros, [jnp.copy(value).astype(kind.dtype) for value, kind in zip(values, kinds, strict=True)]
 
         lies = (jax.tree.map(lambda one: one.sharding, rest), self.shardings.ema)
         zeros, ema = jax.jit(made, out_shardings=lies)(trainable if self.paths.ema else [])

@@ -21,6 +21,7 @@ from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunked
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
+from runner.engine.jax.precision import rounded, whole
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.model import scope
@@ -123,11 +124,23 @@ class Step:
     def gradients(
         self, state: State[jax.Array], batch: Arrays, count: jax.Array, microstep: jax.Array
     ) -> tuple[list[jax.Array], Aux]:
-        """Returns the gradients of the mean loss, and what `losses` gives beside it."""
-        found: tuple[list[jax.Array], Aux] = self._differentiated(
-            state.trainable, state.non_trainable, batch, count, microstep
-        )
-        return found
+        """Returns the gradients of the mean loss, float32, and what `losses` gives beside it."""
+        used = self.used(state.trainable)
+        found, aux = self._differentiated(used, state.non_trainable, batch, count, microstep)
+        return [whole(gradient) for gradient in found], aux
+
+    def used(self, trainable: list[jax.Array]) -> list[jax.Array]:
+        """Returns the trainable weights in the type in which the model uses them, see `runner.engine.jax.precision`.
+
+        Each part is rounded where it lies: what is gathered is what is used.
+        """
+        held = zip(trainable, self._variables, self._shardings.state.trainable, strict=True)
+        return [
+            value
+            if value.dtype == variable.dtype
+            else lax.with_sharding_constraint(rounded(value, variable.dtype), sharding)
+            for value, variable, sharding in held
+        ]
 
     def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
         with exact_kernel_gradients(self._spread):
@@ -168,13 +181,13 @@ class Step:
         trainable: list[jax.Array] = []
         slots: list[list[jax.Array]] = [[] for _ in self._rule.slots]
         for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
-            old = {slot: before[index] for slot, before in zip(self._rule.slots, state.slots, strict=True)}
-            new_weight, new = self._rule.update(gradient, weight, old, rate, done + 1.0)
-            trainable.append(self._constrained(index, new_weight))
-            for name, after in zip(self._rule.slots, slots, strict=True):
-                after.append(new[name])
+            old = {slot: whole(before[index]) for slot, before in zip(self._rule.slots, state.slots, strict=True)}
+            new_weight, new = self._rule.update(gradient, whole(weight), old, rate, done + 1.0)
+            trainable.append(rounded(self._constrained(index, new_weight), weight.dtype))
+            for name, before, after in zip(self._rule.slots, state.slots, slots, strict=True):
+                after.append(rounded(new[name], before[index].dtype))
         pairs = zip(state.ema, trainable, strict=bool(state.ema))
-        ema = [rules.average(config.ema.decay or 0.0, a, w, done, jnp) for a, w in pairs]
+        ema = [rules.average(config.ema.decay or 0.0, a, whole(w), done, jnp) for a, w in pairs]
         changed = state._replace(trainable=trainable, slots=slots, ema=ema)
         if self._microbatches == 1:
             return changed
@@ -187,7 +200,7 @@ class Step:
         variable = self._variables[index]
         if variable.constraint is None:
             return weight
-        with keras.StatelessScope(state_mapping=[(variable, weight)]):
+        with private.in_float32([variable]), keras.StatelessScope(state_mapping=[(variable, weight)]):
             found: jax.Array = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
             return found
 
@@ -265,7 +278,7 @@ class Step:
 
     def _outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
         """Returns what the model gives for a batch, arrays (1, B, ...), with nothing dropped; and the batch."""
-        trainable, non_trainable = weights
+        trainable, non_trainable = self.used(weights[0]), weights[1]
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
         told = private.training_argument(self._model, training=False)

@@ -77,6 +77,10 @@ class Checkpoint(Mapping[str, Array]):
         """Returns the shape of a whole array, without reading it."""
         return self._arrays[path].shape
 
+    def dtype(self, path: str) -> str:
+        """Returns the dtype of an array, as `float32`, without reading it."""
+        return self._arrays[path].dtype
+
     def __getitem__(self, path: str) -> Array:
         """Returns a whole array.
 

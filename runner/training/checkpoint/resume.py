@@ -8,7 +8,7 @@ from typing import Any
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError, refuse
 from runner.engine.base import Engine
-from runner.optim.paths import is_ema, is_slot, is_variable
+from runner.optim.paths import is_ema, is_slot, is_variable, owner_of
 from runner.training.checkpoint.manifest import DIGEST
 from runner.training.checkpoint.storage import Checkpoint
 
@@ -30,6 +30,7 @@ _ORDER = (
     "trainer.overfit_batches",
 )
 _LATER = {"dataset.holdout": 0.0}  # what earlier versions did, which had no such key
+_LOW = "bfloat16"  # a state's narrower type; each of its numbers is a float32
 _CUTS_TRAIN = "dataset.test"  # where it is null, and the data has no test split, a share of train is taken for it
 
 
@@ -86,7 +87,8 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
       checkpoint: of any mesh, layout and engine.
 
     Raises:
-      ConfigError: of another model or optimizer; names the first variable that differs.
+      ConfigError: of another model or optimizer, or of a state that this one would round; names the first variable
+        that differs.
     """
     own = engine.variables()
     # A variable of the model's first: what else a state holds goes with these.
@@ -104,4 +106,18 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
                 f"checkpoint {checkpoint.folder} is refused: it is of another model, {path} has shape "
                 f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
             )
+    _check_kept_whole(engine, checkpoint)
     engine.load_state(checkpoint)
+
+
+def _check_kept_whole(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Refuses to round what steps change; weights that are frozen are rounded as a step would use them."""
+    own, trained = engine.variables(), set(engine.trainable)
+    for path, info in own.items():
+        if info.dtype == _LOW and checkpoint.dtype(path) != _LOW and owner_of(path) in trained:
+            raise refuse(
+                "engine.state",
+                _LOW,
+                allowed=f"checkpoint {checkpoint.folder} holds {path} in {checkpoint.dtype(path)}, not to be rounded",
+                mend="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
+            )
