@@ -116,7 +116,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "stackwise_depth": [1, 1],
         "stackwise_strides": [1, 2],
         "stackwise_num_filters": [8, 16],
-        "block_type": "dark",
+        "block_type": "dark_block",
     },
     "DeepLabV3Backbone": {
         "image_encoder": _RESNET,
