@@ -103,8 +103,9 @@ def _both(prefix: str) -> dict[str, Any]:
 
 OWN: Mapping[str, Mapping[str, Any]] = {
     "BASNetBackbone": {
-        "image_encoder": {**_RESNET, "stackwise_num_filters": [64, 64, 64, 64]}
-        | {"stackwise_num_blocks": [1, 1, 1, 1], "stackwise_num_strides": [1, 2, 2, 2]},
+        "image_encoder": {key: value for key, value in _RESNET.items() if key != "image_shape"}
+        | {"stackwise_num_filters": [64, 64, 64, 64], "stackwise_num_blocks": [1, 1, 1, 1]}
+        | {"stackwise_num_strides": [1, 2, 2, 2]},
         "num_classes": 1,
         "projection_filters": 8,
     },
