@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import random
 import statistics
 import sys
@@ -229,6 +230,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     config = RunConfig(mesh=MeshConfig(axes={"batch": arguments.devices}))
     config.engine.name = "jax"
+    if arguments.devices > 1:  # `fit` has several programs on the way, which hold a thread a device each; ours has one
+        os.environ.setdefault("PJRT_NPROC", str(4 * arguments.devices))
     registry.load(config)  # sets the environment that JAX begins with
     from runner.engine.jax import mesh
 
