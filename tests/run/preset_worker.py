@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from runner.model import keras_hub as hub
+from runner.optim.paths import is_variable
 from runner.training.checkpoint.storage import Checkpoint, steps
 
 T, V, CLASSES = 16, 256, 3
@@ -46,10 +47,10 @@ def check(name: str, rank: int, folder: Path) -> dict[str, Any]:
     whole = task.from_preset(str(folder / name), preprocessor=None, **told)
     if rank:
         whole.backbone.enable_lora(rank)
-    own = {variable.path: variable for variable in whole.variables}
+    own = {variable.path: variable for variable in whole.weights}  # no states of random generators
     (run,) = [path for path in (folder / "checkpoints").iterdir() if path.is_dir()]
     saved = Checkpoint(run / f"step-{steps(run)[-1]:09d}")
-    held = {path: saved[path] for path in saved if not path.startswith(("optimizer/", "slots/"))}
+    held = {path: saved[path] for path in saved if is_variable(path)}
     paths = {path: next((mine for mine in own if mine == path or mine.endswith(f"/{path}")), None) for path in held}
     moved = [
         path
