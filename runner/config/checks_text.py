@@ -28,6 +28,11 @@ def is_text(config: DatasetConfig) -> bool:
     return own or (config.tokenizer is not None and (config.builder is not None or config.name not in _OTHERS))
 
 
+def bytes_vocabulary(config: DatasetConfig) -> int | None:
+    """Returns how many tokens a text has; None where only its tokenizer tells."""
+    return 256 + (config.end_token is not None) if config.tokenizer in (None, BYTES) else None
+
+
 def check(config: DatasetConfig) -> None:
     """Checks the keys of text, and that other data has none of them.
 

@@ -25,6 +25,7 @@ else:
     tokenizers = late("tokenizers")  # an extra, which bytes do without
 
 BYTES, BPE = "bytes", "bpe"
+TOKENIZER = "tokenizer.json"  # file of a run that was encoded by one, and of every export
 _MOST_BYTES = 1 << 28  # of a recorded tokenizer, unpacked
 _SPACE = "\u2581"  # SentencePiece's sign for it
 _WORD_PIECE = "##"  # BERT's mark of what goes on with a word
@@ -114,6 +115,10 @@ class Vocabulary:
                 counts[number] = _bytes_of(token, decoder)
         return counts
 
+    def tokenizer_json(self) -> str:
+        """Returns the content of a tokenizer.json: a tokenizer's own, and one that gives every text's bytes."""
+        return self.tokenizer or json.dumps(_of_bytes(self.end_token))
+
     def to_json(self) -> dict[str, str | None]:
         """Returns it as plain values, to be recorded."""
         packed = base64.b64encode(zlib.compress(self.tokenizer.encode(), 9)).decode() if self.tokenizer else ""
@@ -145,6 +150,22 @@ class Vocabulary:
         found.no_padding()
         found.encode_special_tokens = True  # what looks like one in a text is text
         return found
+
+
+def _of_bytes(end_token: str | None) -> dict[str, object]:
+    """Returns a byte pair encoding without a pair: token i is byte i, and 256 the end of a document."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    ends = [] if end_token is None else [{"id": 256, "content": end_token} | flags]
+    model = {"type": "BPE", "vocab": {sign: byte for byte, sign in enumerate(_signs())}, "merges": []}
+    return {"version": "1.0", "added_tokens": ends, "pre_tokenizer": level, "decoder": level, "model": model}
+
+
+def _signs() -> list[str]:
+    """Returns the character that byte-level tokenizers write for each byte: the byte's own where that is printed."""
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printed else next(others)) for byte in range(256)]
 
 
 def _bytes_of(token: str, decoder: str) -> int:

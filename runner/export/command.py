@@ -21,6 +21,7 @@ from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, Dataset
+from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine.base import DataSpec
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
@@ -98,17 +99,21 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "step": saved.checkpoint.step,
                 "signature": served.describe(outputs[:1]),
                 "names": served.names(),
+                "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
                 "left_out": list(written.left_out),
                 "compared": {name: asdict(found) for name, found in compared.items()},
                 "versions": versions(),
             }
             (making / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             (making / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+            if data.vocabulary is not None:
+                (making / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         _say(console, target, written)
+        recorded = [target / name for name in (folders.RECORD, TOKENIZER) if (target / name).is_file()]
         step, path, answers = saved.checkpoint.step, target / SAVED_MODEL, served.answer_specs(outputs[:1])
         found = next(iter(compared.values())).answers.items()
         store.log_metrics(step, {f"export/{name}_difference": each.largest for name, each in found if not each.exact})
-        store.log_artifacts([target / folders.RECORD], "export")
+        store.log_artifacts(recorded, "export")
         if written.saved_model:
             uri = store.log_model(
                 lambda where, run_id: log.log_saved_model(where, run_id, path, served, answers, step=step)
@@ -152,6 +157,11 @@ def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log
         return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow)
 
 
+def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
+    """Returns what a reader of the record must know beside the tokenizer."""
+    return {"kind": vocabulary.kind, "size": vocabulary.size, "end": vocabulary.end, "sha256": vocabulary.sha256}
+
+
 def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
     rows = [(f"{name}, examples", f"{found.examples:,}")]
     for answer, difference in found.answers.items():
@@ -192,6 +202,7 @@ def raise_if_different(compared: Mapping[str, Comparison]) -> None:
 def _say(console: Console, target: Path, written: Written) -> None:
     names = [SAVED_MODEL] if written.saved_model else []
     names += [written.keras] if written.keras else []
+    names += [TOKENIZER] if (target / TOKENIZER).is_file() else []
     lines = [f"{target / name}" for name in names] + [f"left out {line}" for line in written.left_out]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, in_one_line
 from runner.config.schema import ModelConfig
 from runner.engine.base import DataSpec
 from runner.optim.paths import RESERVED
@@ -80,7 +80,7 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **tol
     except ConfigError:  # one of our own builders knows the key
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = in_one_line(f"{type(error).__name__}: {error}")
         options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
         end = (f"; it was given {options}" if options else "") + (f"; {mend}" if mend else "")
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error

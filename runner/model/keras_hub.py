@@ -77,6 +77,9 @@ def build(
         held = presets.opened(preset)
         body = held.backbone(keras, options.made(keras_hub, given))
     kind = heads.chosen(keras_hub, body, task, per_token=per_token)
+    size = next((found for key in options.SIZES if (found := getattr(body, key, None)) is not None), None)
+    if per_token and size is not None and outputs.units is not None:
+        options.check_vocabulary(type(body).__name__, size, outputs.units, tied=kind is not None)
     whole: Any = heads.attached(keras, kind, body, outputs.units, tokens)
     head = heads.in_chunks(keras, kind, body, whole) if fused_head else whole
     wanted = body.input if kind is None or fused_head else whole.input

@@ -23,6 +23,7 @@ from runner.config.errors import EngineError, UnsavedError
 from runner.config.schema import RunConfig
 from runner.data import workers
 from runner.data.base import Dataset
+from runner.data.vocabulary import TOKENIZER
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
 from runner.host import folders, paths, stages
@@ -54,8 +55,6 @@ from runner.training.usage import ProcessUsage, Usage
 from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
-
-_TOKENIZER = "tokenizer.json"  # of text that was encoded by one
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -263,8 +262,8 @@ class _Run:
         self.tracker.log_artifact(self.folder / "config.yaml")
         if current().is_first and self.data.vocabulary is not None and self.data.vocabulary.tokenizer:
             with required(self.folder):
-                (self.folder / _TOKENIZER).write_text(self.data.vocabulary.tokenizer, "utf-8")
-            self.tracker.log_artifact(self.folder / _TOKENIZER)
+                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer, "utf-8")
+            self.tracker.log_artifact(self.folder / TOKENIZER)
         data, contexts = self.data, ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]

@@ -34,6 +34,11 @@ def give_data(folder: Path) -> None:
     for number in range(20):
         text = f"Note {number}.\n" + "It rained, and then it did not.\n" * 100
         (folder / "notes" / f"{number}.txt").write_text(text)
+    (folder / "my_preset").mkdir()
+    (folder / "my_preset" / "config.json").write_text(
+        '{"class_name": "GPT2Backbone", "config": {"vocabulary_size": 256}}'
+    )
+    (folder / "my_preset" / "model.weights.h5").touch()
     for kind in ("round", "square"):
         (folder / "photos" / kind).mkdir(parents=True)
         for number in range(80):

@@ -10,6 +10,7 @@ import pytest
 
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.model.hub import catalogue, check
 from tests import forks
@@ -50,6 +51,71 @@ def test_what_the_config_alone_tells_is_refused_in_a_line(given: dict[str, Any],
         check.check(config(**given))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "keras_hub" not in sys.modules
+
+
+LONG = {"backbone": "GPT2Backbone", **GPT2}
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "said"),
+    [
+        (
+            {**LONG, "max_sequence_length": 64},
+            {},
+            "dataset.sequence_length=256 is refused: at most 64, the places that",
+        ),
+        (LONG, {"sequence_length": 2048}, "set dataset.sequence_length=1024, or +model.max_sequence_length=2048"),
+        (
+            {**LONG, "vocabulary_size": 512},
+            {},
+            "task.vocabulary=256 is refused: the 512 tokens that GPT2Backbone knows",
+        ),
+        ({**LONG, "vocabulary_size": 256}, {"end_token": "|"}, "task.vocabulary=257 is refused: the 256 tokens"),
+    ],
+)
+def test_a_text_that_does_not_fit_the_backbone_is_refused(
+    options: dict[str, Any], tokens: dict[str, Any], said: str
+) -> None:
+    made = config(**options)
+    made.dataset = DatasetConfig(name="pydoc", **tokens)
+    with pytest.raises(ConfigError) as caught:
+        check.check(made)
+    assert said in str(caught.value)
+
+
+def test_text_that_fits_or_whose_tokens_only_the_tokenizer_tells_is_taken() -> None:
+    made = config(**LONG, vocabulary_size=512)
+    made.dataset = DatasetConfig(name="pydoc", tokenizer="bpe", vocabulary_size=512, sequence_length=1024)
+    check.check(made)
+    rotary = {"num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16}
+    made = config(backbone="Llama3Backbone", num_layers=1, vocabulary_size=256, **rotary)
+    made.dataset = DatasetConfig(name="pydoc", sequence_length=100_000)
+    check.check(made)
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        (
+            "nowhere",
+            "model.preset=nowhere is refused: there is no such folder, and KerasHub has no preset of this name",
+        ),
+        ("gpt2_base", "did you mean gpt2_base_en?"),
+        ("setup.py", "model.preset=setup.py is refused: there is no such folder; set it to a folder that"),
+        ("bare", "model.preset=bare is refused: the folder holds neither model.weights.h5 nor model.weights.json"),
+    ],
+)
+def test_a_preset_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text('{"class_name": "GPT2Backbone", "config": {}}')
+    with pytest.raises(ConfigError) as caught:
+        check.check(config(preset=preset))
+    assert said in str(caught.value)
     assert "keras_hub" not in sys.modules
 
 

@@ -1,4 +1,4 @@
-"""A run of a language model from its command line: metrics, samples at each evaluation, the same losses on a mesh."""
+"""A language model from its command lines: metrics, samples, the same losses on a mesh and in several processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests import forks
+from tests.docs import pages
+from tests.processes.running import differences, last
 
 pytestmark = pytest.mark.campaign
 
@@ -67,3 +69,70 @@ def test_a_mesh_has_the_losses_and_the_samples_of_one_device(tmp_path: Path, eng
     assert others == texts
     done = run(tmp_path / "one", "runner.evaluate", "run=latest", "evaluate.prompt=class", engine=engine)
     assert "--- greedy\n  class" in done.stdout
+
+
+def in_folder(folder: Path, engine: str, *overrides: str) -> None:
+    """Trains where `last` finds the checkpoints."""
+    run(folder, "runner", f"trainer.checkpoint.folder={folder / 'checkpoints'}", *overrides, engine=engine)
+
+
+BPE = ["dataset.tokenizer=bpe", "dataset.vocabulary_size=320", "dataset.end_token='<|end|>'"]
+TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("jax", [*BPE, "engine.precision=bfloat16"]),
+        ("keras_dtensor", BPE),
+        ("jax", ["model.scan=true", "model.tied=true"]),
+    ],
+)
+def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
+    tmp_path: Path, engine: str, options: list[str]
+) -> None:
+    chosen = [*TEXT, f"engine={engine}", "mesh=batch4_model2", "layout=fsdp_megatron", *options]
+    straight, again = tmp_path / "straight", tmp_path / "again"
+    in_folder(straight, engine, *chosen)
+    in_folder(again, engine, *[one for one in chosen if one != "trainer.epochs=2"], "trainer.epochs=1")
+    in_folder(again, engine, "resume=latest", "trainer.epochs=2")
+    assert differences(last(straight), last(again)) == {}
+
+    saved = f"trainer.checkpoint.folder={again / 'checkpoints'}"
+    said = run(again, "runner.evaluate", "run=latest", "evaluate.prompt='The import'", saved, engine=engine).stdout
+    greedy = said.partition("--- greedy\n  ")[2].partition("\n")[0]
+    assert greedy.startswith("The import")
+    run(again, "runner.export", "run=latest", "export.folder=served", "dataset.test='test[:32]'", saved, engine=engine)
+    assert {"tokenizer.json", "saved_model", "export.json"} <= {path.name for path in (again / "served").iterdir()}
+    (again / "generate.py").write_text(pages.files("language_models")["generate.py"])
+    done = subprocess.run(
+        [sys.executable, "generate.py", "served", "The import"], cwd=again, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith(greedy)
+
+
+@pytest.mark.parametrize(
+    ("engine", "mesh", "layout"),
+    [
+        ("jax", "mesh=batch2", "fsdp"),
+        ("jax", TWICE, "megatron"),
+        ("jax", TWICE, "fsdp_megatron"),
+        ("keras_dtensor", TWICE, "megatron"),
+    ],
+)
+def test_two_processes_draw_and_train_what_one_does_bit_for_bit(
+    tmp_path: Path, engine: str, mesh: str, layout: str
+) -> None:
+    chosen = [*TEXT, f"engine={engine}", mesh, f"layout={layout}", "model.dropout=0.1"]
+    in_folder(tmp_path / "one", engine, *chosen)
+    in_folder(tmp_path / "two", engine, *chosen, "cluster=local", "cluster.processes=2")
+    assert differences(last(tmp_path / "one"), last(tmp_path / "two")) == {}
+
+
+@pytest.mark.parametrize("engine", list(LIBRARIES))
+def test_several_processes_are_proven(tmp_path: Path, engine: str) -> None:
+    chosen = [one for one in TEXT if not one.startswith("task.sample")]
+    several = [TWICE, "layout=megatron", "cluster=local", "cluster.processes=2", "verify.steps=4"]
+    done = run(tmp_path / "here", "runner.verify", *chosen, f"engine={engine}", *several, engine=engine)
+    assert "proven: 4 steps" in done.stdout

@@ -11,7 +11,7 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, in_one_line
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec, as_called
@@ -269,7 +269,7 @@ def _check_outputs(shapes: Mapping[str, tuple[int | None, ...]], data: DataSpec)
 def reason(error: Exception) -> str:
     """Returns what an error says in one line, without the arguments that Keras lists after it."""
     said = str(error).partition("Arguments received by")[0]
-    return " ".join(f"{type(error).__name__}: {said}".split())
+    return in_one_line(f"{type(error).__name__}: {said}")
 
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:

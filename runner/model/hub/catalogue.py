@@ -72,6 +72,53 @@ def taken(name: str) -> Taken | None:
     return None
 
 
+def position_limit(name: str) -> tuple[str, object] | None:
+    """Returns the key of a public class that says how many places it learns vectors for, and its default.
+
+    None where it learns none, or only as another key wants.
+    """
+    for _, found in _lineage(*public()[name]):
+        for item in found.body:
+            if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                key = _of_positions(item)
+                return None if key is None else (key, _defaults(item.args).get(key))
+    return None
+
+
+def _of_positions(made: ast.FunctionDef) -> str | None:
+    """Returns the argument that a constructor gives an embedding of positions as its length, in every case."""
+    calls = [item.value for item in made.body if isinstance(item, ast.Assign) and isinstance(item.value, ast.Call)]
+    for call in calls:
+        if ast.unparse(call.func).endswith("PositionEmbedding"):
+            for told in call.keywords:
+                if told.arg == "sequence_length" and isinstance(told.value, ast.Name):
+                    return told.value.id
+    return None
+
+
+def _defaults(told: ast.arguments) -> dict[str, object]:
+    """Returns the constants that arguments are without a value."""
+    last = told.args[len(told.args) - len(told.defaults) :]
+    pairs = [*zip(last, told.defaults, strict=True), *zip(told.kwonlyargs, told.kw_defaults, strict=True)]
+    return {one.arg: default.value for one, default in pairs if isinstance(default, ast.Constant)}
+
+
+@lru_cache(maxsize=1)
+def presets() -> frozenset[str]:
+    """Returns the names of the presets that KerasHub knows; none where its source does not tell."""
+    source = definition.source_of(_PUBLIC[0])
+    if source is None:
+        return frozenset()
+    files = sorted((source.parents[1] / "src" / "models").rglob("*_presets.py"))
+    tables = [
+        item.value
+        for file in files
+        for item in ast.parse(file.read_bytes()).body
+        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Dict)
+    ]
+    return frozenset(str(key.value) for table in tables for key in table.keys if isinstance(key, ast.Constant))
+
+
 def _arguments(told: ast.arguments) -> Taken:
     positional = [one.arg for one in told.args][1:]
     needed = positional[: len(positional) - len(told.defaults)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runner.config import checks_text
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import ModelConfig, RunConfig
 from runner.model.hub import catalogue, heads, options, presets
@@ -49,7 +50,9 @@ def check(config: RunConfig) -> None:
     fused = held.get("fused_head", False)
     if not isinstance(fused, bool):
         raise refuse("model.fused_head", fused, allowed="true or false", mend="leave it out")
-    _check_class(config.model, config.task.name == _PER_TOKEN)
+    name = _check_class(config.model, config.task.name == _PER_TOKEN)
+    if name is not None and checks_text.is_text(config.dataset):
+        _check_text(name, config)
 
 
 def _check_word(key: str, held: Mapping[str, Any]) -> None:
@@ -75,7 +78,8 @@ def _check_task(task: str | None) -> None:
         )
 
 
-def _check_class(config: ModelConfig, per_token: bool) -> None:
+def _check_class(config: ModelConfig, per_token: bool) -> str | None:
+    """Checks the class and its keys, and returns its name; None where only its preset, which is fetched, tells."""
     held, backbones = config.options, catalogue.of_kind("Backbone")
     name, preset = held.get("backbone"), held.get("preset")
     if name is None and preset is None:
@@ -102,6 +106,29 @@ def _check_class(config: ModelConfig, per_token: bool) -> None:
         )
     if name is not None:
         _check_keys(name, config, per_token, of_preset=preset is not None)
+    return name
+
+
+def _check_text(name: str, config: RunConfig) -> None:
+    """Checks that a text's rows and tokens fit the backbone, as far as the config tells of both."""
+    held, preset = config.model.options, config.model.options.get("preset")
+    keys = {**(presets.opened(preset).config["config"] if preset else {}), **held, **(held.get("config") or {})}
+    length = config.dataset.sequence_length or checks_text.LENGTH
+    positions = catalogue.position_limit(name)
+    limit = None if positions is None else keys.get(positions[0], positions[1])
+    if positions is not None and isinstance(limit, int) and length > limit:
+        mend = f"set dataset.sequence_length={limit}"
+        if not preset:
+            mend += f", or {'' if positions[0] in held else '+'}model.{positions[0]}={length}"
+        raise refuse(
+            "dataset.sequence_length", length, allowed=f"at most {limit}, the places that {name} knows", mend=mend
+        )
+    size = next((keys[key] for key in options.SIZES if isinstance(keys.get(key), int)), None)
+    given = config.task.options.get("vocabulary")
+    units = given if given is not None else checks_text.bytes_vocabulary(config.dataset)
+    if config.task.name == _PER_TOKEN and size is not None and units is not None:
+        tied = name.replace("Backbone", "CausalLM") in catalogue.public() and held.get("task") != heads.BACKBONE
+        options.check_vocabulary(name, size, units, tied=tied)
 
 
 def _check_keys(name: str, config: ModelConfig, per_token: bool, *, of_preset: bool) -> None:

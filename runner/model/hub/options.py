@@ -42,6 +42,28 @@ def filled(
     return found
 
 
+def check_vocabulary(name: str, size: int, units: int, *, tied: bool) -> None:
+    """Checks that a language model knows the run's tokens, and answers for those alone.
+
+    Args:
+      name: the backbone's class.
+      size: tokens that it knows.
+      units: tokens of the run's task.
+      tied: it answers for all that it knows.
+
+    Raises:
+      ConfigError: they differ.
+    """
+    if size < units or (tied and size > units):
+        less = ", and dataset.tokenizer to the model's own tokenizer.json where the dataset has more"
+        raise refuse(
+            "task.vocabulary",
+            units,
+            allowed=f"the {size:,} tokens that {name} knows",
+            mend=f"set task.vocabulary={size}{less if size < units else ''}",
+        )
+
+
 def check_needed(name: str, taken: catalogue.Taken, found: Collection[str], told: Collection[str] = ()) -> None:
     """Checks that a class gets the keys that it needs.
 

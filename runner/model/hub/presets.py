@@ -6,13 +6,13 @@ A preset's config may name any module of Python to be imported; one that names a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import did_you_mean, refuse, told
+from runner.config.errors import ConfigError, did_you_mean, refuse, told
 from runner.engine import libraries
 from runner.host.late import late
 from runner.model.hub import catalogue
@@ -69,15 +69,17 @@ class Preset:
           task: model of KerasHub's around it, or None.
 
         Raises:
-          ValueError: the weights are not those of this backbone.
+          ConfigError: the weights can't be read, or are not those of this backbone.
         """
-        weights = next((self.folder / name for name in (WEIGHTS, SHARDED) if (self.folder / name).is_file()), None)
-        if weights is None:
-            raise ValueError(f"the preset holds neither {WEIGHTS} nor {SHARDED}")
         with private.loads_noted() as found:
-            body.load_weights(str(weights))
-            if task is not None and self._has_head_of(task):
-                task.load_task_weights(str(self.folder / TASK_WEIGHTS))
+            try:
+                body.load_weights(str(next(path for path in _weights(self.folder) if path.is_file())))
+                if task is not None and self._has_head_of(task):
+                    task.load_task_weights(str(self.folder / TASK_WEIGHTS))
+            except (OSError, ValueError) as error:  # h5py's, and Keras's
+                raise refuse(
+                    KEY, self.folder, allowed=f"its weights can't be read ({told(error)})", mend=_MADE
+                ) from error
         return found
 
     def _has_head_of(self, task: Any) -> bool:
@@ -95,8 +97,12 @@ def check(value: str) -> None:
     """
     if is_folder(value):
         _read(value, Path(value))
-    elif "/" in value and not value.startswith(_SCHEMES):
+    elif value.startswith(_SCHEMES):
+        return
+    elif "/" in value or Path(value).exists():
         raise refuse(KEY, value, allowed="there is no such folder", mend=_MADE)
+    elif catalogue.presets() and value not in catalogue.presets():
+        raise _unknown(value, catalogue.presets())
 
 
 def is_folder(value: str) -> bool:
@@ -117,12 +123,7 @@ def _fetched(value: str) -> Path:
     known: Any = late("keras_hub.models")
     names = known.Backbone.presets
     if value not in names and not value.startswith(_SCHEMES):
-        raise refuse(
-            KEY,
-            value,
-            allowed="there is no such folder, and KerasHub has no preset of this name",
-            mend=did_you_mean(value, names, _MADE),
-        )
+        raise _unknown(value, names)
     utils: Any = late("keras_hub.src.utils.preset_utils")
     try:
         with libraries.hidden(("tensorflow",)):  # which would tell it of file systems that no preset here lies in
@@ -141,6 +142,15 @@ def _fetched(value: str) -> Path:
             mend=f"without a network {_MADE} where there is one",
         ) from error
     return found.parent
+
+
+def _unknown(value: str, names: Iterable[str]) -> ConfigError:
+    allowed = "there is no such folder, and KerasHub has no preset of this name"
+    return refuse(KEY, value, allowed=allowed, mend=did_you_mean(value, names, _MADE))
+
+
+def _weights(folder: Path) -> list[Path]:
+    return [folder / name for name in (WEIGHTS, SHARDED)]
 
 
 def _files_of(index: Mapping[str, Any]) -> Iterator[str]:
@@ -165,6 +175,8 @@ def _read(value: str, folder: Path) -> Preset:
     name = str(config.get("class_name"))
     if name not in catalogue.public() or not catalogue.is_a(name, "Backbone"):
         raise refuse(KEY, value, allowed=f"its {CONFIG} is of {name}, no backbone of KerasHub's", mend=_MADE)
+    if not any(path.is_file() for path in _weights(folder)):
+        raise refuse(KEY, value, allowed=f"the folder holds neither {WEIGHTS} nor {SHARDED}", mend=_MADE)
     return Preset(folder, config, task if isinstance(task, dict) else None)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.errors import DataError, refuse, told
+from runner.config.errors import refuse, told
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.host import cores
 from runner.host.late import late
@@ -51,15 +51,19 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
     """Reads a user's tokenizer.json.
 
     Raises:
-      ConfigError: it has no such `end_token`.
-      DataError: it can't be read.
+      ConfigError: it can't be read, or has no such `end_token`.
     """
     settle_threads()
     try:
         found = Vocabulary(BPE, end_token, path.read_text("utf-8"))
         size, known = found.size, end_token is None or found.end is not None
     except Exception as error:  # the library raises bare exceptions
-        raise DataError(f"{path} is no tokenizer.json that tokenizers reads ({told(error)})") from error
+        raise refuse(
+            "dataset.tokenizer",
+            path,
+            allowed=f"a tokenizer.json that tokenizers reads, and this is none ({told(error)})",
+            mend="give another, or set dataset.tokenizer=bpe",
+        ) from error
     if not known:
         special = ", ".join(found.special[:5]) or "none"
         raise refuse(
