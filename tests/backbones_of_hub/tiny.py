@@ -107,7 +107,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         | {"stackwise_num_filters": [64, 64, 64, 64], "stackwise_num_blocks": [1, 1, 1, 1]}
         | {"stackwise_num_strides": [1, 2, 2, 2]},
         "num_classes": 1,
-        "projection_filters": 8,
+        "projection_filters": 64,
     },
     "CLIPBackbone": _both("CLIP"),
     "CSPNetBackbone": {
@@ -118,6 +118,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "stackwise_strides": [1, 2],
         "stackwise_num_filters": [8, 16],
         "block_type": "dark_block",
+        "stage_type": "csp",
     },
     "DeepLabV3Backbone": {
         "image_encoder": _RESNET,
