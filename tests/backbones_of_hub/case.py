@@ -41,7 +41,9 @@ def overrides(name: str, kind: str, mesh_name: str, folder: Path) -> list[str]:
     chosen = [f"mesh={mesh_name}", "engine=jax", "model=keras_hub", f"model.backbone={name}", *keys]
     task = ["task=language_model", f"task.vocabulary={tiny.VOCABULARY}"] if kind == "language" else []
     data = ["dataset=arrays", f"dataset.path={folder / name}.npz", "dataset.standardize=false"]
-    return [*chosen, *task, *data, "dataset.batch_size=16", "optimizer.learning_rate=0.001"]
+    left = "|".join(tiny.UNUSED.get(name, ()))
+    trained = [f"model.trainable=['(?!({left})$).*']"] if left else []
+    return [*chosen, *trained, *task, *data, "dataset.batch_size=16", "optimizer.learning_rate=0.001"]
 
 
 def _written(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.model.hub import catalogue
@@ -101,6 +101,20 @@ def _both(prefix: str) -> dict[str, Any]:
     }
 
 
+_HGNET = {
+    "depths": [1, 1],
+    "embedding_size": 8,
+    "hidden_sizes": [16, 16],
+    "stem_channels": [3, 8, 8],
+    "hidden_act": "relu",
+    "use_learnable_affine_block": False,
+    "stackwise_stage_filters": [[8, 8, 16, 1, 1, 3], [16, 8, 16, 1, 1, 3]],
+    "apply_downsample": [False, True],
+    "use_lightweight_conv_block": [False, False],
+}
+_BLIP2_SIZES = {"num_heads": 4, "hidden_dim": 32, "intermediate_dim": 64, "num_layers": 2}
+
+
 OWN: Mapping[str, Mapping[str, Any]] = {
     "BASNetBackbone": {
         "image_encoder": {key: value for key, value in _RESNET.items() if key != "image_shape"}
@@ -108,6 +122,39 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         | {"stackwise_num_strides": [1, 2, 2, 2]},
         "num_classes": 1,
         "projection_filters": 64,
+    },
+    "BLIP2Backbone": {
+        "vision_encoder": {
+            "class": "BLIP2VisionEncoder",
+            **_BLIP2_SIZES,
+            "image_size": IMAGE,
+            "patch_size": 8,
+            "use_patch_bias": True,
+            "use_class_token": True,
+            "use_mha_bias": True,
+            "use_mlp_bias": True,
+            "dropout_rate": 0.0,
+            "layer_norm_epsilon": 1e-6,
+            "initializer_range": 0.02,
+        },
+        "qformer": {
+            "class": "BLIP2QFormer",
+            **_BLIP2_SIZES,
+            "num_query_tokens": 4,
+            "vision_dim": 32,
+            "cross_attention_frequency": 2,
+            "dropout": 0.0,
+            "layer_norm_epsilon": 1e-6,
+        },
+        "language_model": {
+            "class": "BLIP2CustomOPT",
+            **_BLIP2_SIZES,
+            "vocabulary_size": VOCABULARY,
+            "num_query_tokens": 4,
+            "dropout": 0.0,
+            "max_sequence_length": 2 * SEQUENCE,  # the query's tokens count too
+            "qformer_hidden_dim": 32,
+        },
     },
     "CLIPBackbone": _both("CLIP"),
     "CSPNetBackbone": {
@@ -119,6 +166,9 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "stackwise_num_filters": [8, 16],
         "block_type": "dark_block",
         "stage_type": "csp",
+        "expand_ratio": [2.0, 1.0],
+        "bottle_ratio": [0.5, 1.0],
+        "block_ratio": [1.0, 0.5],
     },
     "DeepLabV3Backbone": {
         "image_encoder": _RESNET,
@@ -126,7 +176,46 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "upsampling_size": 8,
         "dilation_rates": [1, 2, 3],
     },
+    "DFineBackbone": {
+        "backbone": {"class": "HGNetV2Backbone", **_HGNET, "out_features": ["stage1", "stage2"]}
+        | {"image_shape": [IMAGE, IMAGE, 3]},
+        "decoder_in_channels": [32, 32],
+        "encoder_hidden_dim": 32,
+        "num_labels": 4,
+        "num_denoising": 0,
+        "learn_initial_query": False,
+        "num_queries": 10,
+        "anchor_image_size": [IMAGE, IMAGE],
+        "feat_strides": [4, 8],
+        "num_feature_levels": 2,
+        "hidden_dim": 32,
+        "encoder_in_channels": [16, 16],
+        "encode_proj_layers": [1],
+        "num_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "num_encoder_layers": 1,
+        "hidden_expansion": 0.5,
+        "depth_multiplier": 0.34,
+        "eval_idx": -1,
+        "num_decoder_layers": 2,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 64,
+        "decoder_n_points": [2, 2],
+        "lqe_hidden_dim": 16,
+        "num_lqe_layers": 2,
+        "out_features": ["stage1", "stage2"],
+    },
     "DenseNetBackbone": {"stackwise_num_repeats": [2, 2], "growth_rate": 8},
+    "DepthAnythingBackbone": {
+        "image_encoder": {"class": "DINOV2Backbone", **_CLIP_IMAGE, "use_mask_token": False}
+        | {"position_embedding_shape": [IMAGE, IMAGE]},
+        "reassemble_factors": [2, 1],
+        "neck_hidden_dims": [16, 32],
+        "fusion_hidden_dim": 16,
+        "head_hidden_dim": 8,
+        "head_in_index": -1,
+        "feature_keys": ["stage1", "stage2"],
+    },
     "EfficientNetBackbone": {
         "stackwise_kernel_sizes": [3, 3],
         "stackwise_num_repeats": [1, 1],
@@ -143,6 +232,8 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "num_features": 32,
         "input_shape": [IMAGE, IMAGE, 3],
     },
+    "DINOV2Backbone": {"use_mask_token": False},  # which masked pre-training alone takes
+    "DINOV3Backbone": {"use_mask_token": False},
     "EdRecBackbone": {"num_layers_enc": 2, "num_layers_dec": 2},
     "FluxBackbone": {
         "input_channels": 16,
@@ -173,17 +264,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "altup_num_inputs": 2,
         "laurel_rank": 4,
     },
-    "HGNetV2Backbone": {
-        "depths": [1, 1],
-        "embedding_size": 8,
-        "hidden_sizes": [16, 16],
-        "stem_channels": [3, 8, 8],
-        "hidden_act": "relu",
-        "use_learnable_affine_block": False,
-        "stackwise_stage_filters": [[8, 8, 16, 1, 1, 3], [16, 8, 16, 1, 1, 3]],
-        "apply_downsample": [False, True],
-        "use_lightweight_conv_block": [False, False],
-    },
+    "HGNetV2Backbone": _HGNET,
     "MetaCLIP2Backbone": _both("MetaCLIP2"),
     "MiTBackbone": {
         "layerwise_depths": [1, 1],
@@ -293,6 +374,13 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "XceptionBackbone": {"stackwise_conv_filters": [[8, 8], [16, 16]], "stackwise_pooling": [True, False]},
 }
 OWN = {**OWN, "SmolLMBackbone": OWN["SmolLM3Backbone"]}
+
+# Variables that a class makes and its output does not take, so that a run is told to leave them out.
+UNUSED: Mapping[str, Sequence[str]] = {
+    "BASNetBackbone": ["conv1_conv/kernel", "conv1_bn/gamma", "conv1_bn/beta"],
+    "DepthAnythingBackbone": ["neck/fusion_stage_0/residual_layer1/.*", "layernorm/.*"],
+    "XLNetBackbone": ["encoder_block_attn_mask_layer/mask_emb"],
+}
 
 
 def names() -> list[str]:

@@ -107,7 +107,7 @@ class Keras3Factory:
         except ConfigError:  # the builder wants values, or fails in any case
             return None
         (model,) = built
-        if holds_traced([model, *private.all_layers(model)]):
+        if holds_traced(model):
             return None
         made = {id(variable): one for variable, one in zip(model.variables, slices(traced), strict=True)}
         weights = {id(variable) for variable in model.weights}
@@ -148,7 +148,7 @@ class Keras3Factory:
                 jax.eval_shape(lambda: made.append(self._built()))
         except ConfigError:  # a builder may want values
             made.clear()
-        if not made or holds_traced([made[0], *private.all_layers(made[0])]):
+        if not made or holds_traced(made[0]):
             return self.build()
         return made[0]
 

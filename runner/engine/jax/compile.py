@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,12 +83,15 @@ def choose(
             f"model._target_={config.model.target} is refused: a training step of the model raised {reason(error)}"
         ) from error
     read = {id(variable) for equation in traced.eqns for variable in equation.invars}
-    for path, variable in zip(trainable, traced.invars, strict=False):
-        if id(variable) not in read:
-            raise ConfigError(
-                f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
-                f"{path}; use it or make it trainable=False"
-            )
+    unused = [path for path, each in zip(trainable, traced.invars, strict=False) if id(each) not in read]
+    if unused:
+        left = "|".join(map(re.escape, unused))
+        more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
+        raise ConfigError(
+            f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
+            f"{', '.join(unused[:4])}{more}; use it, make it trainable=False, or leave it out of what is trained: "
+            f"++model.trainable=\"['(?!({left})$).*']\""
+        )
     wanted, device = config.engine.loop, mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
     slow = slow_in_loops(traced)

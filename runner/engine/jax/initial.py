@@ -226,8 +226,8 @@ def _program(made: Sequence[Slice], kinds: Sequence[jax.ShapeDtypeStruct]) -> Ca
     return program
 
 
-def holds_traced(layers: Sequence[keras.Layer]) -> bool:
-    """Tells whether a layer holds, beside its variables, what a traced build computed, which has no value."""
+def holds_traced(model: keras.Model) -> bool:
+    """Tells whether a model holds, beside its variables, what a traced build computed, which has no value."""
 
     def is_traced(value: object) -> bool:
         if isinstance(value, jax.core.Tracer):
@@ -236,4 +236,5 @@ def holds_traced(layers: Sequence[keras.Layer]) -> bool:
             return any(map(is_traced, value.values()))
         return isinstance(value, list | tuple) and any(map(is_traced, value))
 
-    return any(is_traced(value) for layer in layers for value in list(vars(layer).values()))
+    layers = model, *private.all_layers(model)
+    return is_traced(private.operands(model)) or any(is_traced(list(vars(layer).values())) for layer in layers)

@@ -98,6 +98,17 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     ]
 
 
+def operands(model: keras.Model) -> list[object]:
+    """Returns what the operations of a functional model, and of those inside of it, are called with.
+
+    Without it nobody sees an array that a builder computed and then put into an operation, as `x - ops.array(mean)`.
+    """
+    functional = [each for each in (model, *all_layers(model)) if isinstance(each, Functional)]
+    operations = [operation for each in functional for operation in each.operations]
+    nodes = [node for operation in operations for node in operation._inbound_nodes]
+    return [value for node in nodes for value in jax.tree.leaves((node.arguments.args, node.arguments.kwargs))]
+
+
 def has_hub(model: keras.Model) -> bool:
     """Tells whether KerasHub made a part of a model, whose variables then go by Keras's own paths."""
     return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
