@@ -8,10 +8,12 @@ refused with a reason. `--write` puts the lines into docs/keras_hub_models.md, w
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
 
+from tests import forks
 from tests.backbones_of_hub import page, tiny
 from tests.backbones_of_hub.proof import plans, prove
 
@@ -28,6 +30,7 @@ def main() -> int:
     names = chosen.names or tiny.names()
     if chosen.missing:
         names = [name for name in names if name not in page.written()]
+    os.environ.setdefault("XLA_FLAGS", forks.SLOW_CODE)
     failed = 0
     print("\n".join(page.COLUMNS))
     with tempfile.TemporaryDirectory() as folder:

@@ -172,7 +172,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     },
     "DeepLabV3Backbone": {
         "image_encoder": _RESNET,
-        "spatial_pyramid_pooling_key": "P3",
+        "spatial_pyramid_pooling_key": "P4",
         "upsampling_size": 8,
         "dilation_rates": [1, 2, 3],
     },

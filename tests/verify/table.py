@@ -209,6 +209,7 @@ def main() -> int:
     failed, more = 0, [word for word in chosen.words if "=" in word]
     if chosen.processes > 1:
         more += ["cluster=local", f"cluster.processes={chosen.processes}"]
+    os.environ.setdefault("XLA_FLAGS", forks.SLOW_CODE)
     table = [*TABLE, *of_gpt()]
     for row in table if chosen.processes == 1 else crossing():
         if not all(word in row.name.split("-") for word in chosen.words if word not in more):

@@ -16,6 +16,7 @@ from runner import mesh
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
+from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
@@ -73,17 +74,21 @@ def choose(
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
     count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
+
+    def learned(*arguments: Any) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+        gradients, (loss_b, _, regularization, _) = step.gradients(*arguments)
+        return gradients, loss_b, regularization
+
     try:
-        used = state._replace(trainable=jax.eval_shape(step.used, state.trainable))  # each is read by what uses it
-        traced = jax.make_jaxpr(step.gradients)(used, dict(batch), count, microstep).jaxpr
+        traced = jax.make_jaxpr(learned)(state, dict(batch), count, microstep)
     except (ConfigError, jax.errors.UnexpectedTracerError):
         raise
     except Exception as error:  # whatever a user's layers raise
         raise ConfigError(
             f"model._target_={config.model.target} is refused: a training step of the model raised {reason(error)}"
         ) from error
-    read = {id(variable) for equation in traced.eqns for variable in equation.invars}
-    unused = [path for path, each in zip(trainable, traced.invars, strict=False) if id(each) not in read]
+    _, is_read = private.without_unused(traced.jaxpr)
+    unused = [path for path, each in zip(trainable, is_read, strict=False) if not each]
     if unused:
         left = "|".join(map(re.escape, unused))
         more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
@@ -94,7 +99,7 @@ def choose(
         )
     wanted, device = config.engine.loop, mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
-    slow = slow_in_loops(traced)
+    slow = slow_in_loops(traced.jaxpr)
     loops = not (slow and on_cpus) if wanted == "auto" else wanted == "device"
     logger.info(
         "the steps of a call run %s (engine.loop=%s; convolutions that loops on CPUs make slow: %d, devices: %s)",

@@ -191,7 +191,8 @@ def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
 def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
     """Returns a trace without all that its results don't come of, and which of its inputs are left.
 
-    Without it a step's random generators could not be followed apart from its weights.
+    Without it a step's random generators could not be followed apart from its weights, nor be told which weights a
+    loss depends on.
     """
     found: tuple[Jaxpr, Sequence[bool]] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return found
