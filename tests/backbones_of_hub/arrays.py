@@ -51,9 +51,10 @@ def kind_of(name: str, wanted: Any) -> str:
     return "arrays"
 
 
-def filled(name: str, spec: Any, rng: np.random.Generator) -> np.ndarray:
-    """Returns values for an input of a backbone, of `tiny.SEQUENCE` where a dim is left open."""
-    shape = (_EXAMPLES, *(tiny.SEQUENCE if size is None else int(size) for size in spec.shape[1:]))
+def filled(name: str, spec: Any, rng: np.random.Generator, sizes: Mapping[str, int]) -> np.ndarray:
+    """Returns values for an input of a backbone; a dim that is left open is as large as `tiny.OPEN` says."""
+    left = next((size for begin, size in sizes.items() if name.startswith(begin)), tiny.SEQUENCE)
+    shape = (_EXAMPLES, *(left if size is None else int(size) for size in spec.shape[1:]))
     if np.dtype(spec.dtype).kind == "f":
         return rng.normal(size=shape).astype(np.float32)
     if "mask" in name:
@@ -75,6 +76,7 @@ def write(name: str, backbone: Any, folder: Path) -> str:
         held = {"image": rng.normal(size=(_EXAMPLES, tiny.IMAGE, tiny.IMAGE, 3)).astype(np.float32), "label": label}
     else:
         given = wanted if isinstance(wanted, Mapping) else {"array": wanted}
-        held = {key: filled(key, spec, rng) for key, spec in given.items()} | {"label": label}
+        sizes = tiny.OPEN.get(name, {})
+        held = {key: filled(key, spec, rng, sizes) for key, spec in given.items()} | {"label": label}
     np.savez(folder / f"{name}.npz", **held)
     return kind

@@ -50,6 +50,8 @@ class Row:
 def _words(counts: Counts | None) -> str:
     if counts is None:
         return "-"
+    if "refused" in counts:
+        return "refused"
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 

@@ -39,10 +39,12 @@ def _stack(keras: Any, input_shape: Sequence[int], num_classes: int, initializer
 
 
 def assigned(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
-    """Values that the builder sets, and one that it computes of a drawn one."""
+    """Values that the builder sets, and some that it computes of drawn ones, by products and sums too."""
     model = _stack(keras, input_shape, num_classes, _INITIALIZERS[:3])
     model.get_layer("d1").kernel.assign(np.arange(256, dtype=np.float32).reshape(16, 16))
     model.get_layer("d2").kernel.assign(model.get_layer("d2").kernel * 3.0 + 0.1)
+    model.get_layer("d0").bias.assign(keras.ops.matmul(model.get_layer("d2").kernel, model.get_layer("d1").bias))
+    model.get_layer("head").bias.assign(keras.ops.sum(model.get_layer("head").kernel, axis=0) / 3.0)
     return model
 
 

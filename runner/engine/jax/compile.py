@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
+from runner.engine.jax.traces import equations
 
 logger = logging.getLogger(__name__)
 
@@ -117,22 +118,12 @@ def slow_in_loops(traced: jax.core.Jaxpr) -> int:
     Args:
       traced: what it calls is counted too.
     """
+    convolutions = [one.params for one in equations(traced.eqns) if one.primitive.name == "conv_general_dilated"]
     return sum(
         (*params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"])
         != (*_LOOP_FORM, 1, 1)
-        for params in _convolutions(traced)
+        for params in convolutions
     )
-
-
-def _convolutions(traced: jax.core.Jaxpr) -> Iterator[dict[str, Any]]:
-    """Yields the parameters of a traced function's convolutions, and of those in all that it calls."""
-    for equation in traced.eqns:
-        if equation.primitive.name == "conv_general_dilated":
-            yield equation.params
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else [value]:
-                if hasattr(inner, "eqns"):
-                    yield from _convolutions(inner)
 
 
 def compiled(lowered: Lowered, options: Options) -> Compiled:

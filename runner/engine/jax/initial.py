@@ -3,7 +3,8 @@
 A build is traced, so that its variables get no values, and the trace says how each value comes to be: a seed, JAX's
 random numbers, some arithmetic. JAX's generator makes each element from the seed and the element's place alone
 (Salmon et al., 2011, `jax_threefry_partitionable`), so the values are the same however they are split. What a builder
-computed on the host, as loaded weights, is copied part by part, a variable at a time.
+computed on the host, as loaded weights, is copied part by part, a variable at a time; what it adds up, as embeddings
+that it resizes, is computed as the untraced build does, whole, and copied likewise.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from jax.sharding import NamedSharding
 from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.jax.shards import placed_in_parts
+from runner.engine.jax.traces import equations
 from runner.model.stored import StoredValue
 
 _ALONE = 64 << 20  # bytes a device from which on a variable has a program of its own, and its temporaries
+# Their last bits depend on the order of a sum, which XLA chooses by how a program splits it and what stands around it.
+_SUMS = ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum", "scatter-add", "fft")
 _VALUES = (str, bytes, bool, int, float, np.dtype, type(None))
 
 Key = tuple[object, ...]
@@ -46,6 +50,11 @@ class Slice:
     equations: Sequence[JaxprEqn]
     constants: Mapping[Var, Any]
     result: Var | Literal
+
+    @property
+    def adds_up(self) -> bool:
+        """Tells whether it has sums, whose bits only the operations of an untraced build, one by one, give."""
+        return any(one.primitive.name in _SUMS for one in equations(self.equations))
 
     def key(self) -> Key:
         """Returns what is the same for slices that compute the same of their constants."""
@@ -165,12 +174,12 @@ class Initial:
         Args:
           kinds: by canonical path shape, dtype and sharding of each.
         """
-        drawn = {path: value for path, value in self._values.items() if isinstance(value, Slice)}
+        drawn = {path: each for path, each in self._values.items() if isinstance(each, Slice) and not each.adds_up}
         found = _drawn({path: drawn[path] for path in kinds if path in drawn}, kinds)
         for path in kinds:
             if path not in found:
                 value = self._values.pop(path)
-                assert not isinstance(value, Slice)
+                value = HostValue(value.now()) if isinstance(value, Slice) else value
                 found[path] = placed_in_parts(value.read, kinds[path])
         self._values = {}
         return found
