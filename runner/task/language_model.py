@@ -13,6 +13,7 @@ from runner.config.errors import ConfigError, refuse
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.data.vocabulary import Vocabulary
+from runner.layout.axes import SEQUENCE
 from runner.metrics import MAXIMIZE, MINIMIZE
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
@@ -90,6 +91,7 @@ class LanguageModel(Supervised):
         self._options, self.vocabulary, self.step_metrics = options, vocabulary, of_steps(options)
         self._label = self._check_arrays()
         self.tokens = self.arrays[self._label].shape[0]
+        self.arrays = {name: self._with_sequence(name) for name in self.arrays}
         self.units = self._units(constants)
         self.outputs = OutputSpec(self.units)
         self.constants = {"vocabulary": [self.units]}
@@ -146,6 +148,13 @@ class LanguageModel(Supervised):
                         mend="name another array",
                     )
         return label
+
+    def _with_sequence(self, name: str) -> ArraySpec:
+        """Returns an array's spec, of which the dim of the tokens is named, as a user's own arrays have no names."""
+        spec = self.arrays[name]
+        by_token = name in (self._label, self._label_weight, *self.input_names)
+        dims = spec.dims or ("",) * len(spec.shape)
+        return replace(spec, dims=(SEQUENCE, *dims[1:])) if by_token and not dims[0] else spec
 
     def _units(self, constants: Mapping[str, Sequence[float]]) -> int:
         """Returns V."""

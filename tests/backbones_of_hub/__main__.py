@@ -1,8 +1,8 @@
-"""Plans and proves backbones of KerasHub: `python -m tests.backbones_of_hub [--mesh batch4_model2] [names]`.
+"""Plans and proves backbones of KerasHub: `python -m tests.backbones_of_hub [--mesh M] [--layout L ...] [names]`.
 
-Each is built at tiny sizes, planned under layout=auto and under KerasHub's own layout map where it has one, and held
-against one device by `python -m runner.verify`. Prints a line each, and exits with 1 where one is neither proven nor
-refused with a reason. `--write` puts the lines into docs/keras_hub_models.md, where other backbones' stay as they are.
+Each is built at tiny sizes, planned under a layout (auto) and under KerasHub's own layout map where it has one, and
+held against one device by `python -m runner.verify`. Prints a line each, and exits with 1 where one is neither proven
+nor refused with a reason. `--write` puts the lines into docs/keras_hub_models.md, where others stay as they are.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.backbones_of_hub")
     parser.add_argument("names", nargs="*", metavar="backbone")
-    parser.add_argument("--mesh", default="batch4_model2")
+    parser.add_argument("--mesh", default=page.MESH)
+    parser.add_argument("--layout", nargs="+", default=[page.LAYOUT], metavar="word", help="option, and its keys")
     parser.add_argument("--steps", type=int, default=2, help="that verify compares; 0: plans alone")
     parser.add_argument("--write", action="store_true", help="writes docs/keras_hub_models.md")
     parser.add_argument("--missing", action="store_true", help="only those that the page has no line of")
     chosen = parser.parse_args()
     names = chosen.names or tiny.names()
+    words = [f"mesh={chosen.mesh}", f"layout={chosen.layout[0]}", *chosen.layout[1:]]
+    if chosen.write and words != page.WORDS:
+        parser.error(f"the page is of {' '.join(page.WORDS)}")
     if chosen.missing:
         names = [name for name in names if name not in page.written()]
     os.environ.setdefault("XLA_FLAGS", forks.SLOW_CODE)
@@ -35,8 +39,8 @@ def main() -> int:
     print("\n".join(page.COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            (plan,) = plans([name], chosen.mesh, Path(folder)).values()
-            row = prove(name, plan, chosen.mesh, Path(folder), chosen.steps)
+            (plan,) = plans([name], words, Path(folder)).values()
+            row = prove(name, plan, words, Path(folder), chosen.steps)
             failed += not row.sound
             print(row.line(), flush=True)
             if chosen.write:

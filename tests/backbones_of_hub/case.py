@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ class Planned:
       split: those that the mesh splits.
       variables: how many there are.
       split_variables: how many of them the mesh splits.
-      ours: kind of collective -> how many a step of layout=auto has.
+      ours: kind of collective -> how many a step has.
       own: likewise under KerasHub's layout map; None: it has none.
     """
 
@@ -35,10 +36,17 @@ class Planned:
     own: Counts | None = None
 
 
-def overrides(name: str, kind: str, mesh_name: str, folder: Path) -> list[str]:
-    """Returns the command line that all commands share."""
+def overrides(name: str, kind: str, words: Sequence[str], folder: Path) -> list[str]:
+    """Returns the command line that all commands share.
+
+    Args:
+      name: public, of the class.
+      kind: of its case, see `tests.backbones_of_hub.arrays.kind_of`.
+      words: that choose mesh and layout.
+      folder: where the arrays lie.
+    """
     keys = [f"++model.config.{key}={_written(value)}" for key, value in tiny.config(name).items()]
-    chosen = [f"mesh={mesh_name}", "engine=jax", "model=keras_hub", f"model.backbone={name}", *keys]
+    chosen = [*words, "engine=jax", "model=keras_hub", f"model.backbone={name}", *keys]
     task = ["task=language_model", f"task.vocabulary={tiny.VOCABULARY}"] if kind == "language" else []
     data = ["dataset=arrays", f"dataset.path={folder / name}.npz", "dataset.standardize=false"]
     left = "|".join(tiny.UNUSED.get(name, ()))

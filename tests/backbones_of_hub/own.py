@@ -82,7 +82,7 @@ _HGNET = {
     "apply_downsample": [False, True],
     "use_lightweight_conv_block": [False, False],
 }
-_BLIP2_SIZES = {"num_heads": 4, "hidden_dim": 32, "intermediate_dim": 64, "num_layers": 2}
+_SIZES = {"num_heads": 4, "hidden_dim": 32, "intermediate_dim": 64, "num_layers": 2}
 
 
 OWN: Mapping[str, Mapping[str, Any]] = {
@@ -96,7 +96,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "BLIP2Backbone": {
         "vision_encoder": {
             "class": "BLIP2VisionEncoder",
-            **_BLIP2_SIZES,
+            **_SIZES,
             "image_size": IMAGE,
             "patch_size": 8,
             "use_patch_bias": True,
@@ -109,7 +109,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         },
         "qformer": {
             "class": "BLIP2QFormer",
-            **_BLIP2_SIZES,
+            **_SIZES,
             "num_query_tokens": 4,
             "vision_dim": 32,
             "cross_attention_frequency": 2,
@@ -118,7 +118,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         },
         "language_model": {
             "class": "BLIP2CustomOPT",
-            **_BLIP2_SIZES,
+            **_SIZES,
             "vocabulary_size": VOCABULARY,
             "num_query_tokens": 4,
             "dropout": 0.0,
@@ -261,6 +261,26 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "last_layer_filter": 32,
         "input_num_filters": 8,
     },
+    "MobileNetV5Backbone": {
+        "stackwise_block_types": [["er"], ["uir", "mqa"]],
+        "stackwise_num_blocks": [1, 2],
+        "stackwise_num_filters": [[8], [16, 16]],
+        "stackwise_strides": [[2], [2, 1]],
+        "stackwise_act_layers": [["relu"], ["relu", "relu"]],
+        "stackwise_exp_ratios": [[2.0], [2.0, 2.0]],
+        "stackwise_se_ratios": [[0.0], [0.0, 0.0]],
+        "stackwise_dw_kernel_sizes": [[0], [3, 3]],
+        "stackwise_dw_start_kernel_sizes": [[0], [0, 0]],
+        "stackwise_dw_end_kernel_sizes": [[0], [0, 0]],
+        "stackwise_exp_kernel_sizes": [[3], [0, 0]],
+        "stackwise_pw_kernel_sizes": [[1], [0, 0]],
+        "stackwise_num_heads": [[0], [0, 4]],
+        "stackwise_key_dims": [[0], [0, 8]],
+        "stackwise_value_dims": [[0], [0, 8]],
+        "stackwise_kv_strides": [[0], [0, 1]],
+        "stackwise_use_cpe": [[False], [False, False]],
+        "use_msfa": False,
+    },
     "MoonshineBackbone": {
         "filter_dim": 32,
         "encoder_num_layers": 2,
@@ -270,7 +290,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     },
     "PARSeqBackbone": {
         "image_encoder": {"class": "ViTBackbone", **_VIT, "use_class_token": False},
-        "max_label_length": 7,
+        "max_label_length": SEQUENCE,
         "decoder_hidden_dim": 32,
         "num_decoder_layers": 1,
         "num_decoder_heads": 4,
@@ -294,6 +314,30 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "max_level": 5,
         "use_p5": True,
     },
+    "SAM3PromptableConceptBackbone": {
+        "vision_encoder": {
+            "class": "SAM3VisionEncoder",
+            **_SIZES,
+            "image_shape": [IMAGE, IMAGE, 3],
+            "patch_size": 8,
+            "fpn_hidden_dim": 32,
+            "fpn_scale_factors": [4.0, 2.0, 1.0, 0.5],
+            "pretrain_image_shape": [IMAGE, IMAGE, 3],
+            "window_size": 2,
+            "global_attn_indexes": [1],
+        },
+        "text_encoder": {"class": "SAM3TextEncoder", **_SIZES, "vocabulary_size": VOCABULARY, "embedding_dim": 32},
+        "geometry_encoder": {"class": "SAM3GeometryEncoder", **_SIZES, "roi_size": 4},
+        "detr_encoder": {"class": "SAM3DetrEncoder", **_SIZES},
+        "detr_decoder": {
+            "class": "SAM3DetrDecoder",
+            **_SIZES,
+            "image_shape": [IMAGE, IMAGE, 3],
+            "patch_size": 8,
+            "num_queries": 8,
+        },
+        "mask_decoder": {"class": "SAM3MaskDecoder", "num_upsampling_stages": 3, "hidden_dim": 32, "num_heads": 4},
+    },
     "SegFormerBackbone": {
         "image_encoder": {
             "class": "MiTBackbone",
@@ -303,7 +347,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
             "layerwise_sr_ratios": [2, 1, 1, 1],
             "max_drop_path_rate": 0.0,
             "layerwise_patch_sizes": [7, 3, 3, 3],
-            "layerwise_strides": [4, 2, 2, 2],
+            "layerwise_strides": [2, 2, 2, 2],  # 4 tokens are left: of one token attention learns nothing
             "hidden_dims": [8, 16, 24, 32],
             "image_shape": [IMAGE, IMAGE, 3],
         },

@@ -7,19 +7,26 @@ from pathlib import Path
 from tests.backbones_of_hub.proof import Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "keras_hub_models.md"
+MESH, LAYOUT = "batch4_model2", "auto"  # of the page
+WORDS = [f"mesh={MESH}", f"layout={LAYOUT}"]
 COLUMNS = (
     "| backbone | parameters | split | collectives, layout=auto | collectives, its own map | verdict | said |",
     "|---|---|---|---|---|---|---|",
 )
 _HEAD = """# Backbones of KerasHub
 
-Every backbone of KerasHub at tiny sizes (`tests/backbones_of_hub/tiny.py`), planned on `mesh=batch4_model2` under
+Every backbone of KerasHub at tiny sizes (`tests/backbones_of_hub/own.py`), planned on `mesh=batch4_model2` under
 `layout=auto` and held against stock Keras on one device by `python -m runner.verify`; engine `jax`. Beside our own
 collectives of a training step stand those of KerasHub's layout map (`layout=keras_hub`), of the five families that
-have one. Causal language models and encoder-decoders learn the next token; encoders of text and of images, and what
-takes other arrays, a class, through KerasHub's own head where there is one. What can't be built from a config, or
-can't be computed, is refused in the words that stand there. `python -m tests.backbones_of_hub --write` makes this page
-anew; single backbones are named behind it.
+have one (`refused`: an axis does not divide a dim that it splits). Causal language models and encoder-decoders learn
+the next token; encoders of text and of images, and what takes other arrays, a class, through KerasHub's own head where
+there is one. Variables that a class makes and does not use are left out by `model.trainable`. What can't be built from
+a config, or can't be computed, is refused in the words that stand there. `python -m tests.backbones_of_hub --write`
+makes this page anew; single backbones are named behind it. `--mesh` and `--layout` choose others, without the page:
+
+```sh needs minutes, and the extra hub
+python -m tests.backbones_of_hub --mesh batch4_sequence2 --layout fsdp layout.sequence=sequence GPT2Backbone
+```
 """
 
 

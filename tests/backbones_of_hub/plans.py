@@ -1,4 +1,4 @@
-"""Plans backbones in one process: `python -m tests.backbones_of_hub.plans FOLDER MESH NAMES`.
+"""Plans backbones in one process: `python -m tests.backbones_of_hub.plans FOLDER NAMES MESH LAYOUT ...`.
 
 Writes each one's arrays into the folder, and prints a line of JSON each, see `tests.backbones_of_hub.case.Planned`.
 """
@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,22 +26,27 @@ from tests.backbones_of_hub import arrays
 from tests.backbones_of_hub.case import Counts, Planned, overrides
 
 
-def planned(name: str, mesh_name: str, folder: Path) -> Planned:
-    """Plans a backbone, or says why not."""
+def planned(name: str, words: Sequence[str], folder: Path) -> Planned:
+    """Plans a backbone, or says why not.
+
+    Args:
+      name: public, of the class.
+      words: that choose mesh and layout, in this order.
+      folder: where its arrays are written.
+    """
     try:
         backbone = arrays.built(name)
     except Exception as error:  # whatever KerasHub raises
         return Planned(refused=" ".join(f"{type(error).__name__}: {error}".split())[:200])
     kind = arrays.write(name, backbone, folder)
-    words = overrides(name, kind, mesh_name, folder)
     try:
-        sizes, ours = _counted([*words, "layout=auto"])
+        sizes, ours = _counted(overrides(name, kind, words, folder))
     except ConfigError as error:
         return Planned(kind, refused=str(error))
     own: Counts | None = None
     if hasattr(type(backbone), "get_layout_map"):
         try:
-            own = _counted([*words, "layout=keras_hub"])[1]
+            own = _counted(overrides(name, kind, [words[0], "layout=keras_hub"], folder))[1]
         except ConfigError:  # a dim that its axis does not divide
             own = {"refused": 1}
     split = [size for size, is_split in sizes if is_split]
@@ -65,12 +71,13 @@ def _counted(words: list[str]) -> tuple[list[tuple[int, bool]], Counts]:
 
 def main() -> None:
     """Prints a line for each backbone that the command line names."""
-    empty = compose("engine=jax", f"mesh={sys.argv[2]}")
+    folder, names, *words = sys.argv[1:]
+    empty = compose("engine=jax", words[0])
     registry.load(empty)
     mesh.configure(empty.mesh)  # before anything is built, which makes JAX's devices
     hub.load()
-    for name in sys.argv[3:]:
-        print(json.dumps({"name": name, **asdict(planned(name, sys.argv[2], Path(sys.argv[1])))}), flush=True)
+    for name in names.split(","):
+        print(json.dumps({"name": name, **asdict(planned(name, words, Path(folder)))}), flush=True)
 
 
 if __name__ == "__main__":

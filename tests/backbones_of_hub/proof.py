@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +56,15 @@ def _words(counts: Counts | None) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
-def plans(names: list[str], mesh: str, folder: Path) -> dict[str, Planned]:
-    """Plans backbones in one process, and writes the arrays that they take into a folder."""
-    command = [sys.executable, "-m", "tests.backbones_of_hub.plans", str(folder), mesh, *names]
+def plans(names: Sequence[str], words: Sequence[str], folder: Path) -> dict[str, Planned]:
+    """Plans backbones in one process, and writes the arrays that they take into a folder.
+
+    Args:
+      names: public, of the classes.
+      words: that choose mesh and layout.
+      folder: for the arrays.
+    """
+    command = [sys.executable, "-m", "tests.backbones_of_hub.plans", str(folder), ",".join(names), *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = forks.run(command, library="jax", cwd=folder, env=environment, timeout=_SECONDS)
     found = {}
@@ -70,13 +77,13 @@ def plans(names: list[str], mesh: str, folder: Path) -> dict[str, Planned]:
     return {name: found.get(name, Planned(refused=f"the process ended: {ended}")) for name in names}
 
 
-def prove(name: str, plan: Planned, mesh: str, folder: Path, steps: int) -> Row:
-    """Verifies a backbone under layout=auto.
+def prove(name: str, plan: Planned, words: Sequence[str], folder: Path, steps: int) -> Row:
+    """Verifies a backbone.
 
     Args:
       name: public, of the class.
       plan: of `plans`.
-      mesh: option of the group.
+      words: that choose mesh and layout.
       folder: where the arrays lie.
       steps: that are compared; 0: none.
     """
@@ -84,8 +91,8 @@ def prove(name: str, plan: Planned, mesh: str, folder: Path, steps: int) -> Row:
         return Row(name, plan, "refused", plan.refused)
     if not steps:
         return Row(name, plan, "planned", "")
-    words = [*overrides(name, plan.kind, mesh, folder), "layout=auto", f"verify.steps={steps}"]
-    return Row(name, plan, *_verified(words, folder / f"{name}-verify", folder))
+    command = [*overrides(name, plan.kind, words, folder), f"verify.steps={steps}"]
+    return Row(name, plan, *_verified(command, folder / f"{name}-verify", folder))
 
 
 def _verified(words: list[str], out: Path, folder: Path) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Backbones of KerasHub are proven under rules of their own; a preset with adapters goes all the way."""
+"""Backbones of KerasHub are proven, by our layouts and by rules on their paths; a tuned preset goes all the way."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ import numpy as np
 import pytest
 
 from tests import forks
-from tests.backbones_of_hub import tiny
-from tests.backbones_of_hub.case import Planned, overrides
+from tests.backbones_of_hub import page, tiny
+from tests.backbones_of_hub.case import overrides
 from tests.backbones_of_hub.proof import ROOT, plans
 
 pytestmark = pytest.mark.campaign
 
-NAMES = [
-    "GPT2Backbone",
-    "GemmaBackbone",
-    "Gemma3Backbone",
-    "Llama3Backbone",
-    "Qwen3Backbone",
-    "MistralBackbone",
-    "MixtralBackbone",
-    "BertBackbone",
-    "ViTBackbone",
-    "T5Backbone",
+# Each of the families that people ask for, once under each kind of layout, over all meshes; the page has layout=auto.
+CELLS = [
+    ("GPT2Backbone", "batch8", ["layout=fsdp"]),
+    ("GPT2Backbone", "batch4_sequence2", ["layout=fsdp", "layout.sequence=sequence"]),
+    ("GemmaBackbone", "batch4_model2", ["layout=megatron"]),
+    ("Gemma3Backbone", "batch2_model4", ["layout=fsdp_megatron"]),
+    ("Llama3Backbone", "batch2_model4", ["layout=megatron"]),  # whose 2 key/value heads model=4 does not divide
+    ("Llama3Backbone", "batch2_sequence4", ["layout=sequence"]),
+    ("Qwen3Backbone", "batch4_model2", ["layout=fsdp_megatron"]),
+    ("MistralBackbone", "batch2_model4", ["layout=fsdp"]),
+    ("MixtralBackbone", "batch2_experts4", ["layout=experts"]),
+    ("BertBackbone", "batch2_model4", ["layout=auto"]),
+    ("ViTBackbone", "batch4_model2", ["layout=fsdp_megatron"]),
+    ("T5Backbone", "batch4_model2", ["layout=megatron"]),
 ]
 # KerasHub's layers by name: columns, then rows; heads stand first in Gemma's kernels.
-HEADS_FIRST = ("GemmaBackbone", "Gemma3Backbone")
-MEGATRON = [
-    {"match": "token_embedding/embeddings", "spec": ["model", None], "optional": True},
-    {"match": ".*(query|value)/kernel", "spec": [None, "model", None], "optional": True},
-    {"match": ".*attention_output/kernel", "spec": ["model", None, None], "optional": True},
-    {"match": ".*(feedforward_intermediate|feedforward_gate)_dense/kernel", "spec": [None, "model"], "optional": True},
-    {"match": ".*feedforward_output_dense/kernel", "spec": ["model", None], "optional": True},
-    {"match": ".*ffw_gating(_2)?/kernel", "spec": [None, "model"], "optional": True},
-    {"match": ".*ffw_linear/kernel", "spec": ["model", None], "optional": True},
+RULES = [
+    {"match": "token_embedding/embeddings", "spec": ["model", None]},
+    {"match": ".*(query|value)/kernel", "spec": ["model", None, None]},
+    {"match": ".*attention_output/kernel", "spec": ["model", None, None]},
+    {"match": ".*ffw_gating(_2)?/kernel", "spec": [None, "model"]},
+    {"match": ".*ffw_linear/kernel", "spec": ["model", None]},
 ]
-FIRST = [{"match": ".*(query|value)/kernel", "spec": ["model", None, None], "optional": True}, *MEGATRON]
 
 
 def command(module: str, words: list[str], folder: Path, code: int = 0) -> str:
@@ -57,26 +56,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hub")
 
 
-@pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Planned]:
-    return plans(NAMES, "batch4_model2", folder)
+def proven(name: str, words: list[str], folder: Path) -> None:
+    """Holds a backbone against one device."""
+    (plan,) = plans([name], words[:2], folder).values()
+    assert not plan.refused, plan.refused
+    command_line = [*overrides(name, plan.kind, words, folder), "verify.steps=2", "tracking=none"]
+    assert "proven: 2 steps" in command("runner.verify", command_line, folder)
 
 
-@pytest.mark.parametrize("mesh", ["batch8", "batch4_model2", "batch2_model4"])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_mesh_equals_one_device(name: str, mesh: str, folder: Path, found: dict[str, Planned]) -> None:
-    rules = FIRST if name in HEADS_FIRST else MEGATRON
-    words = overrides(name, found[name].kind, mesh, folder)
-    if mesh != "batch8":
-        words.append("layout.rules=" + json.dumps(rules).replace('"', "'").replace(": ", ":"))
-    out = command("runner.verify", [*words, "verify.steps=2", "tracking=none"], folder)
-    assert "proven: 2 steps" in out
+@pytest.mark.parametrize(("name", "mesh", "layout"), CELLS, ids=[" ".join([n, m, *more]) for n, m, more in CELLS])
+def test_the_mesh_equals_one_device(name: str, mesh: str, layout: list[str], folder: Path) -> None:
+    proven(name, [f"mesh={mesh}", *layout], folder)
 
 
-def test_a_preset_tuned_by_adapters_is_trained_resumed_evaluated_and_exported(
-    folder: Path, found: dict[str, Planned]
-) -> None:
-    del found  # which wrote the arrays
+def test_rules_that_match_kerashub_s_own_paths_are_proven(folder: Path) -> None:
+    rules = "layout.rules=" + json.dumps(RULES).replace('"', "'").replace(": ", ":")
+    proven("GemmaBackbone", ["mesh=batch4_model2", "layout=replicated", rules], folder)
+
+
+def test_a_preset_tuned_by_adapters_is_trained_resumed_evaluated_and_exported(folder: Path) -> None:
+    plans(["GPT2Backbone"], page.WORDS, folder)  # which writes the arrays
     command("tests.backbones_of_hub.preset_worker", ["write", "GPT2Backbone", "preset"], folder)
     data = ["dataset=arrays", "dataset.path=GPT2Backbone.npz", "dataset.batch_size=16", "dataset.standardize=false"]
     task = ["task=language_model", f"task.vocabulary={tiny.VOCABULARY}", "engine=jax", "mesh=batch8", "layout=fsdp"]

@@ -49,6 +49,16 @@ def drawn() -> tuple[dict[str, Array], Array]:
     return batch, logits
 
 
+def test_tokens_of_a_users_own_arrays_can_be_split_as_those_of_text() -> None:
+    specs = {"tokens": ArraySpec((T,), "int32"), "label": ArraySpec((T,), "int32"), "mask": ArraySpec((T, T), "int32")}
+    found = make_task(config(inputs=["tokens", "mask"], vocabulary=V), specs).arrays
+    assert {name: spec.dims for name, spec in found.items()} == {
+        "tokens": ("sequence",),
+        "label": ("sequence",),
+        "mask": ("sequence", ""),
+    }
+
+
 def test_means_are_over_counted_tokens() -> None:
     made, (batch, logits) = task(), drawn()
     np.testing.assert_array_equal(made.weights(batch), [6, 3, 0, 0])
