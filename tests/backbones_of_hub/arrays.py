@@ -28,7 +28,7 @@ def built(name: str) -> Any:
     private.reset_layer_names()
     try:
         jax.eval_shape(build)
-    except jax.errors.ConcretizationTypeError:  # it computes with values as it is built
+    except jax.errors.JAXTypeError:  # it computes with values as it is built
         build()
     return made[0]
 
