@@ -5,6 +5,7 @@ D is the width of the model, H are heads, G key/value heads, K the width of a he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,10 +45,7 @@ def attentions(layers: Sequence[Layer], variables: Mapping[str, Shape]) -> Itera
       layers: of the model.
       variables: path to shape, without dims of stacked layers; the norm of a query tells a head's width.
     """
-    owners: dict[str, list[Layer]] = {}
-    for layer in layers:
-        owners.setdefault(layer.parent, []).append(layer)
-    for owner, held in owners.items():
+    for owner, held in _owners(layers).items():
         named: dict[str, list[Layer]] = {}
         for layer in held:
             named.setdefault(_kind(layer.name), []).append(layer)
@@ -65,6 +63,25 @@ def attentions(layers: Sequence[Layer], variables: Mapping[str, Shape]) -> Itera
                 found = _by_heads(owner, query, key, value, output, named.get("", ()))
         if found is not None:
             yield found
+
+
+def _owners(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+    """Returns the layers by what holds them, those of one name together that Keras made in two scopes.
+
+    A layer that is built as it is first called has the names of the models around it before its path, and beside it
+    lie others that were built before, as of KerasHub's SmolLM3.
+    """
+    owners: dict[str, list[Layer]] = {}
+    for layer in layers:
+        owners.setdefault(layer.parent, []).append(layer)
+    for owner in sorted(filter(None, owners), key=len):
+        around = [other for other in owners if other.endswith(f"/{owner}")]
+        if owner not in owners or len(around) != 1:
+            continue
+        names = {layer.name for layer in owners[owner]}
+        if names.isdisjoint(layer.name for layer in owners[around[0]]):
+            owners[owner] += owners.pop(around[0])
+    return owners
 
 
 def _kind(name: str) -> str:
@@ -111,19 +128,21 @@ def _by_heads(
 def _flat(
     owner: str, query: Layer, key: Layer, value: Layer, output: Layer, head_width: int | None
 ) -> Attention | None:
-    """Reads kernels (D, N) and (N, D) of plain dense layers; only a norm of the queries tells the heads."""
-    width, columns = query.shape
-    if (
-        len(output.shape) != 2
-        or output.shape[1] != width
-        or output.shape[0] != value.shape[-1] * columns // max(key.shape[-1], 1)
-    ):
+    """Reads kernels (D, N) of plain dense layers and the output's (N, D) or (H, K, D).
+
+    Only that, or a norm of the queries, tells the heads.
+    """
+    (width, columns), rows = query.shape, output.shape[:-1]
+    wanted = value.shape[-1] * columns // max(key.shape[-1], 1)
+    if len(rows) > 2 or output.shape[-1] != width or math.prod(rows) != wanted:
         return None
+    if len(rows) == 2:
+        head_width = columns // rows[0]
     known = head_width is not None and columns % head_width == 0
     each = head_width if known and head_width else 1
     noun = "heads" if known else "columns of the heads"
     roles = _inward(query, Role(noun, owner, columns // each, 1, width=0))
-    roles[output.kernel] = Role(noun, owner, columns // each, 0, width=1)
+    roles[output.kernel] = Role(noun, owner, columns // each, 0, width=len(rows))
     for layer in (key, value):
         units = layer.shape[1] // each
         if layer.shape[1] == columns or known:

@@ -211,6 +211,17 @@ def test_heads_first_and_plain_dense_attention_in_a_stack_are_told_apart() -> No
     assert specs(first)["block/attention/query/kernel"] == (M, None, None)
 
 
+def test_an_attention_whose_output_lies_in_another_scope_and_tells_the_heads_is_known() -> None:
+    own: dict[str, Shape] = {"norm/scale": (32,)}
+    for block in ("layer_0", "layer_1"):  # as KerasHub's SmolLM3
+        own |= {f"{block}/attn/{name}_proj/kernel": (32, 16 if name in "kv" else 32) for name in "qkv"}
+        own[f"model/backbone/{block}/attn/o_proj/kernel"] = (4, 8, 32)
+    found = placed(own, model=2, batch=4)
+    assert found["layer_1/attn/q_proj/kernel"].spec == found["layer_1/attn/k_proj/kernel"].spec == (None, M)
+    assert found["model/backbone/layer_1/attn/o_proj/kernel"].spec == (M, None, None)
+    assert found["layer_0/attn/v_proj/kernel"].reason == "2 key/value heads of layer_0/attn, model divides them"
+
+
 def test_key_and_value_heads_that_the_axis_does_not_divide_are_whole_and_said_so() -> None:
     found = placed(gpt(groups=2))
     key = found["block_0/attention/key/kernel"]
