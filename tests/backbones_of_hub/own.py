@@ -314,6 +314,38 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "max_level": 5,
         "use_p5": True,
     },
+    "SAMBackbone": {
+        "image_encoder": {
+            "class": "ViTDetBackbone",
+            "hidden_size": 32,
+            "num_layers": 2,
+            "intermediate_dim": 64,
+            "num_heads": 4,
+            "global_attention_layer_indices": [1],
+            "patch_size": 8,
+            "num_output_channels": 16,
+            "window_size": 2,
+            "image_shape": [IMAGE, IMAGE, 3],
+        },
+        "prompt_encoder": {
+            "class": "SAMPromptEncoder",
+            "hidden_size": 16,
+            "image_embedding_size": [4, 4],
+            "input_image_size": [IMAGE, IMAGE],
+            "mask_in_channels": 16,
+        },
+        "mask_decoder": {
+            "class": "SAMMaskDecoder",
+            "num_layers": 2,
+            "hidden_size": 16,
+            "intermediate_dim": 32,
+            "num_heads": 4,
+            "embedding_dim": 16,
+            "num_multimask_outputs": 3,
+            "iou_head_depth": 3,
+            "iou_head_hidden_dim": 16,
+        },
+    },
     "SAM3PromptableConceptBackbone": {
         "vision_encoder": {
             "class": "SAM3VisionEncoder",
@@ -388,3 +420,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "XceptionBackbone": {"stackwise_conv_filters": [[8, 8], [16, 16]], "stackwise_pooling": [True, False]},
 }
 OWN = {**OWN, "SmolLMBackbone": OWN["SmolLM3Backbone"]}
+# What no config can say.
+WITHOUT: Mapping[str, str] = {
+    "StableDiffusion3Backbone": "its vae is an object of VAEBackbone, which KerasHub has no public name for"
+}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.model.hub import catalogue
-from tests.backbones_of_hub.own import IMAGE, OWN, SEQUENCE, VOCABULARY
+from tests.backbones_of_hub.own import IMAGE, OWN, SEQUENCE, VOCABULARY, WITHOUT
 
 COMMON: Mapping[str, Any] = {
     "num_layers": 2,
@@ -61,10 +61,12 @@ def config(name: str) -> dict[str, Any]:
     """Returns a backbone's keys.
 
     Raises:
-      LookupError: of a key there is no value.
+      LookupError: of a key there is no value, or no config can say it.
     """
     taken = catalogue.taken(name)
     assert taken is not None
+    if name in WITHOUT:
+        raise LookupError(WITHOUT[name])
     own = dict(OWN.get(name, {}))
     found = {key: COMMON[key] for key in taken.needed if key in COMMON and key not in own}
     if "image_shape" in taken.known:
