@@ -38,7 +38,7 @@ COMMON: Mapping[str, Any] = {
 _MAY = ("max_sequence_length", "max_position_embeddings")
 # Of inputs whose sizes a class leaves open, by the beginning of their names; others have `SEQUENCE`.
 OPEN: Mapping[str, Mapping[str, int]] = {
-    "MoonshineBackbone": {"encoder": 1024}
+    "MoonshineBackbone": {"encoder": 4096}
 }  # sound, of which convolutions take windows
 # Variables that a class makes and its output does not take, so that a run is told to leave them out.
 UNUSED: Mapping[str, Sequence[str]] = {
