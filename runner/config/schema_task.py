@@ -127,10 +127,11 @@ class CustomOptions:
     units: int | None = None
 
 
+LANGUAGE_MODEL = "language_model"
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,
     "regression": RegressionOptions,
-    "language_model": LanguageModelOptions,
+    LANGUAGE_MODEL: LanguageModelOptions,
     "custom": CustomOptions,
 }

@@ -251,6 +251,15 @@ def test_sequences_that_are_longer_than_the_text_are_refused(tmp_path):
         load(config(tmp_path, path, sequence_length=64, documents="joined"))
 
 
+def test_documents_of_one_token_each_that_are_kept_apart_are_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x"}) + "\n" for _ in range(30)))
+    with pytest.raises(ConfigError, match="documents=apart is refused: a label that counts, and split train has none"):
+        load(config(tmp_path, path))
+    assert load(config(tmp_path, path, end_token=END)).train.size > 0
+    assert load(config(tmp_path, path, documents="joined", sequence_length=2)).train.size > 0
+
+
 def test_a_folder_without_text_is_told(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match=r"holds no file that ends in \.txt, \.jsonl, \.parquet"):

@@ -113,6 +113,11 @@ def test_without_a_vocabulary_bytes_are_not_known() -> None:
         (config(), SPECS, "task.vocabulary=null is refused: how many tokens there are"),
         (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label is refused: the number"),
         (config(label_weight="x"), SPECS, "task.label_weight=x is refused"),
+        (
+            config(vocabulary=V),
+            {**SPECS, "label_weight": ArraySpec((T, 3), "float32")},
+            "task.label_weight=label_weight is refused: 6 numbers an example, as label has",
+        ),
         (config(vocabulary=9), {**SPECS, "tokens": ArraySpec((5,), "int32")}, "task.inputs=tokens is refused"),
         (TaskConfig(), {"tokens": ROW, "label": ROW}, "set task=language_model"),
     ],
@@ -142,6 +147,35 @@ def test_tokens_beyond_the_vocabulary_are_refused() -> None:
     specs = {"tokens": ROW, "label": ROW}
     with pytest.raises(ConfigError, match=r"task.target=label is refused: tokens from 0 to 8, the train"):
         make_task(config(vocabulary=9), specs, ArraySource(arrays, specs))
+
+
+@pytest.mark.parametrize("weight", [-0.5, np.nan, np.inf])
+def test_weights_that_no_mean_is_taken_by_are_refused(weight: float) -> None:
+    arrays = drawn()[0]
+    arrays["label_weight"][1, 2] = weight
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight is refused: finite numbers from 0 on"):
+        make_task(config(vocabulary=V), SPECS, ArraySource(arrays, SPECS))
+
+
+def test_a_split_in_which_no_label_counts_is_refused_and_not_perfect() -> None:
+    arrays = drawn()[0]
+    arrays["label_weight"][:] = 0
+    held = ArraySource(arrays, SPECS)
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight is refused: .*split train has none; mend"):
+        make_task(config(vocabulary=V), SPECS, held)
+    with pytest.raises(ConfigError, match=r"dataset.documents=apart is refused: .*split test has none: every"):
+        task().check_split(held, "test")
+
+
+def test_labels_that_count_for_less_than_one_in_all_give_their_mean() -> None:
+    made, (batch, logits) = task(), drawn()
+    batch["label_weight"] /= 1024  # a power of two, so that float32 holds it exactly
+    totals = made.totals(OPS, logits, batch)
+    assert float(totals["counted"].sum()) < 1
+    assert float(totals["bytes"].sum()) < 1
+    batch["label_weight"] *= 1024
+    wanted = made.summary(made.addends(made.totals(OPS, logits, batch)))
+    assert made.summary(made.addends(totals)) == pytest.approx(wanted)
 
 
 def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:

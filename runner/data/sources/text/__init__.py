@@ -19,7 +19,7 @@ from runner.config.errors import ConfigError, DataError, refuse
 from runner.config.schema_data import TEXT, DatasetConfig
 from runner.data.base import DataSource, Encoding
 from runner.data.cut import Whole
-from runner.data.packed import Packed
+from runner.data.packed import Packed, no_label_counts
 from runner.data.sources.text import bpe, files, scan
 from runner.data.sources.text.files import Piece, Source
 from runner.data.sources.text.split import Cut, cut, parted, train_part
@@ -188,4 +188,6 @@ def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: b
             allowed=f"split {split} of {corpus.name} has {len(stored.stream):,} tokens, and {least:,} are needed",
             mend="set it lower, or take more text",
         )
+    if apart and stored.size.tokens == stored.size.documents:
+        raise no_label_counts(split)
     return made.in_memory()
