@@ -14,7 +14,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import load
 from runner.data.base import Dataset, Encoding
 from runner.data.packed import Packed
-from runner.data.sources.text import files, store
+from runner.data.sources.text import files, scan, store
 from runner.data.sources.text.files import PIECE, Text
 from runner.data.sources.text.split import cut, parted, train_part
 from tests.data.conftest import python
@@ -162,6 +162,27 @@ def test_a_changed_file_is_read_again(tmp_path, folder):
     again = load(config(tmp_path, folder))
     assert again.digest != first.digest
     assert text_of(again, "train").startswith("other")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize(("module", "name"), [(files, "pieces"), (scan, "digest")])
+def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
+    tmp_path, folder, monkeypatch, module, name, tokenizer
+):
+    read = getattr(module, name)
+
+    def changed(*given):
+        found = read(*given)
+        (folder / "a.txt").write_text("other")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, changed)
+        with pytest.raises(DataError, match="a file was changed while it was read; start again"):
+            load(config(tmp_path, folder, tokenizer=tokenizer))
+    kept = tmp_path / "data" / ".text"
+    assert not [*kept.glob("tokens/*/meta.json"), *kept.glob("tokenizers/*.json")]
+    assert text_of(load(config(tmp_path, folder, tokenizer=tokenizer)), "train").startswith("other")
 
 
 def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypatch):

@@ -78,12 +78,11 @@ def folder(config: DatasetConfig) -> Path:
 def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> Whole:
     """Encodes a text, where that was not done yet, and cuts it into sequences; see `load`."""
     store = Store(folder(config), tell)
+    before = scan.stats(corpus.splits)
     content = scan.digest(corpus.splits, corpus.column, store.folder / "files")
-    before, made = scan.stats(corpus.splits), _Encoder(corpus, config, content)
+    made = _Encoder(corpus, config, content, before)
     vocabulary = made.vocabulary(store, encoding)
     stored = store.tokens(content, vocabulary, made.pieces)
-    if scan.stats(corpus.splits) != before:
-        raise DataError(f"{corpus.source}: a file was changed while it was read; start again")
     if "train" not in stored or not any(one.size.tokens for one in stored.values()):
         raise DataError(
             f"{corpus.source}: there is no text in it" + (" of a split train" if "train" not in stored else "")
@@ -106,10 +105,13 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
 
 
 class _Encoder:
-    """Reads a corpus as often as it must: to find what is tested on, to train a tokenizer, to encode."""
+    """Reads a corpus as often as it must: to find what is tested on, to train a tokenizer, to encode.
 
-    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str) -> None:
-        self._corpus, self._config, self._content = corpus, config, content
+    What is made of it is stored under its digest, and so is not handed out where a file has changed since.
+    """
+
+    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str, before: Sequence[scan.Stat]) -> None:
+        self._corpus, self._config, self._content, self._before = corpus, config, content, before
         self._cut: Cut | None = None
 
     @property
@@ -136,6 +138,11 @@ class _Encoder:
             else:
                 for text, ends in self._read(split):
                     yield split, text, ends
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        if scan.stats(self._corpus.splits) != self._before:
+            raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
 
     def vocabulary(self, store: Store, encoding: Encoding | None) -> Vocabulary:
         """Returns what the text is to be encoded by."""
@@ -153,7 +160,9 @@ class _Encoder:
             tell(f"{self._corpus.name}: training a tokenizer of {size:,} tokens")
             whole = "test" in self._corpus.splits
             texts = self._read("train") if whole else train_part(self._read("train"), self.cut)
-            return bpe.trained((text for text, _ in texts), size, end)
+            found = bpe.trained((text for text, _ in texts), size, end)
+            self._check_unchanged()
+            return found
 
         return store.vocabulary([self._content, size, end], end, make)
 
