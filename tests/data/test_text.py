@@ -89,6 +89,35 @@ def test_splits_of_a_folder_are_taken_and_a_glob_is_one_split(tmp_path):
     assert text_of(joined, "train").startswith("test ")
 
 
+def test_shards_of_a_split_are_that_split(tmp_path):
+    made = tmp_path / "hf" / "data"
+    made.mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002-0a1b2c3d", "test-00000-of-00001", "val-00000-of-00001"):
+        pa.parquet.write_table(pa.table({"text": [f"{name} and more of it"]}), made / f"{name}.parquet")
+    (made.parent / "train").mkdir()  # holds no text
+    for path in (made, made.parent):
+        data = load(config(tmp_path, path))
+        assert text_of(data, "train").startswith("train-00000-of-00002 and more of it" + "train-00001")
+        assert text_of(data, "validation").startswith("val-")
+        assert text_of(data, "test").startswith("test-")
+
+
+@pytest.mark.parametrize(
+    "names", [["test/a.txt", "validation/b.txt", "c/d.txt"], ["test.txt", "a.txt"], ["data/val-00000-of-00001.jsonl"]]
+)
+def test_what_is_called_test_is_not_trained_on_where_nothing_is_called_train(tmp_path, names):
+    root = tmp_path / "corpus"
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("some text")
+    with pytest.raises(
+        ConfigError, match=r"dataset.path=.*corpus is refused: a folder with a split train, and"
+    ) as told:
+        load(config(tmp_path, root))
+    held = "test, validation" if len(names) > 2 else names[0][:4].replace("data", "val")
+    assert f"this one has {held} alone; call" in str(told.value)
+
+
 def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
     path = tmp_path / "one.md"  # a file that is named may be called anything
     text = "".join(f"line {number}\n" for number in range(100))

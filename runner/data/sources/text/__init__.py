@@ -57,7 +57,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
       encoding: of the run that the text is read for, whose tokenizer is used; None: the config's.
 
     Raises:
-      ConfigError: the run's tokenizer is another one, or sequences are longer than the text.
+      ConfigError: the run's tokenizer is another one, sequences are longer than the text, or the files have a split
+        test or validation and none that is called train.
       DataError: a file can't be read or is not UTF-8, or there is no text.
     """
     assert config.path is not None
