@@ -33,8 +33,12 @@ def bytes_vocabulary(config: DatasetConfig) -> int | None:
     return 256 + (config.end_token is not None) if config.tokenizer in (None, BYTES) else None
 
 
-def check(config: DatasetConfig) -> None:
+def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     """Checks the keys of text, and that other data has none of them.
+
+    Args:
+      config: the dataset's.
+      recorded: whether there is a run that has recorded its tokenizer, whose file need not be there any more.
 
     Raises:
       ConfigError: the first thing found that cannot work.
@@ -58,7 +62,7 @@ def check(config: DatasetConfig) -> None:
             allowed="a field or column of the files of dataset=text",
             mend="leave column out" + ("" if own else ", or name a feature by dataset.features"),
         )
-    _check_tokenizer(config)
+    _check_tokenizer(config, recorded=recorded)
     positive("dataset.sequence_length", config.sequence_length)
     if config.documents is not None:
         one_of("dataset.documents", config.documents, DOCUMENTS)
@@ -79,11 +83,11 @@ def _refuse_key(config: DatasetConfig, key: str) -> Exception:
     return refuse(f"dataset.{key}", value, allowed=allowed, mend="add dataset.tokenizer=bytes, or leave it out")
 
 
-def _check_tokenizer(config: DatasetConfig) -> None:
+def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     wanted = config.tokenizer or ""
     if wanted not in (BYTES, BPE):
         folder("dataset.tokenizer", wanted)
-        if not wanted.endswith(".json") or not Path(wanted).expanduser().is_file():
+        if not wanted.endswith(".json") or not (recorded or Path(wanted).expanduser().is_file()):
             what = "there is no such file, and " if wanted.endswith(".json") else ""
             raise refuse(
                 "dataset.tokenizer",

@@ -169,13 +169,13 @@ class _Encoder:
 
 
 def _agreed(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
-    """Returns the tokenizer of a recorded run, unless the config names another one."""
+    """Returns the tokenizer of a recorded run, unless the config names another one that is there."""
     wanted = config.tokenizer or BYTES
     if (wanted == BYTES) != (recorded.kind == BYTES):
         raise _another("tokenizer", wanted, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _another("end_token", config.end_token, str(recorded.end_token or "null"))
-    if wanted not in (BYTES, BPE):
+    if wanted not in (BYTES, BPE) and Path(wanted).expanduser().exists():
         now = bpe.read(Path(wanted).expanduser(), config.end_token)
         if now.sha256 != recorded.sha256:
             raise _another("tokenizer", wanted, f"sha256 {recorded.sha256[:12]}, and this file has {now.sha256[:12]}")
