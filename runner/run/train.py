@@ -202,10 +202,10 @@ class _Run:
         task, units = self.task, self.task.outputs.units
         if not task.tokens or units is None:
             return measures
-        shapes = {path: engine.placements[path].shape for path in engine.trainable}
+        shapes = {path: placement.shape for path, placement in engine.placements.items()}
         count = self.config.dataset.batch_size * task.tokens
-        flops = tokens.step_flops(shapes, count, task.tokens, units) / mesh.size(self.config.mesh.axes)
-        return {**measures, "plan/flops_per_device": flops}
+        flops = tokens.step_flops(shapes, set(engine.trainable), count, task.tokens, units)
+        return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:
         """Returns the engine with the state that the run begins with, its step compiled, and the plan's measures."""

@@ -13,7 +13,6 @@ from runner.config.errors import ConfigError
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
 from runner.data.vocabulary import Vocabulary
-from runner.plan.tokens import step_flops
 from runner.task import generation, make_task, namespace
 from runner.task.base import Task
 from runner.task.token_losses import of_logits
@@ -209,17 +208,3 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
     sharp = np.bincount(write(1, 2, 0.5)[0, 1:], minlength=3) / 2000
     np.testing.assert_allclose(sharp, np.array([0.25, 0.09, 0.04]) / 0.38, atol=0.04)
     assert (first[1, 1:] == 0).all(), "temperature 0 takes the likeliest"
-
-
-def test_operations_of_a_step_are_six_a_parameter_and_those_of_attention() -> None:
-    shapes = {
-        "token_embedding/embeddings": (50, 8),
-        "position_embedding/embeddings": (16, 8),
-        "block_0/attention/query/kernel": (8, 2, 4),
-        "norm/scale": (8,),
-        "head/kernel": (8, 50),
-    }
-    wanted = 64 * (6 * (64 + 8 + 400) + 12 * 16 * 8)
-    assert step_flops(shapes, 64, 16, 50) == wanted
-    tied = {path: shape for path, shape in shapes.items() if path != "head/kernel"}
-    assert step_flops(tied, 64, 16, 50) == wanted, "a table that is also the head"
