@@ -197,7 +197,7 @@ class LanguageModel(Supervised):
         """Returns the tokens that samples begin with; None where there is no vocabulary to write by."""
         if self.vocabulary is None:
             return None
-        return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=True)
+        return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
         """Returns text that the model writes, the likeliest and drawn; None where the config wants none.

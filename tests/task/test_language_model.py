@@ -192,6 +192,19 @@ def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:
     assert [array.argmax(-1).tolist() for array in seen] == [[place] * 4 for place in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("kept_apart", [True, False])
+def test_a_sample_begins_with_an_end_only_where_what_follows_it_is_learnt(kept_apart: bool) -> None:
+    made = task({name: spec for name, spec in SPECS.items() if kept_apart or name != "label_weight"})
+    first: list[int] = []
+
+    def ask(batch: dict[str, Array]) -> Array:
+        first.append(int(batch["tokens"][0, 0]))
+        return np.zeros((len(batch["tokens"]), V), np.float32)
+
+    made.sample(ask, 1, 0)
+    assert set(first) == {ord("\n") if kept_apart else 256}
+
+
 def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_alone() -> None:
     logits = np.log(np.array([[0.5, 0.3, 0.2]] * 2))
 
