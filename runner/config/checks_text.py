@@ -15,7 +15,7 @@ BYTES, BPE = "bytes", "bpe"
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 LENGTH, VOCABULARY_SIZE = 256, 8192  # what null stands for
-_MOST_TOKENS = 1 << 24
+MOST_TOKENS = 1 << 24
 _KEYS = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
 _OF_IMAGES = ("image_size", "standardize", "features")
 _OTHERS = (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)
@@ -105,11 +105,11 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
         has = f"bytes have {least} tokens" if wanted == BYTES else "a given tokenizer has its own"
         mend = "leave it out, or set dataset.tokenizer=bpe"
         raise refuse("dataset.vocabulary_size", size, allowed=f"a key of dataset.tokenizer=bpe: {has}", mend=mend)
-    if size is not None and not least <= size <= _MOST_TOKENS:
+    if size is not None and not least <= size <= MOST_TOKENS:
         raise refuse(
             "dataset.vocabulary_size",
             size,
-            allowed=f"at least {least}, the single bytes, and at most {_MOST_TOKENS:,}",
+            allowed=f"at least {least}, the single bytes, and at most {MOST_TOKENS:,}",
             mend=f"set dataset.vocabulary_size={VOCABULARY_SIZE}",
         )
     if wanted != BYTES and importlib.util.find_spec("tokenizers") is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import in_one_line
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ TOKENIZER = "tokenizer.json"  # file of a run that was encoded by one, and of ev
 _MOST_BYTES = 1 << 28  # of a recorded tokenizer, unpacked
 _SPACE = "\u2581"  # SentencePiece's sign for it
 _WORD_PIECE = "##"  # BERT's mark of what goes on with a word
+
+
+class EncodingError(ValueError):
+    """A text that a tokenizer can't encode."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,19 @@ class Vocabulary:
         return 256 if self.kind == BYTES else self._library.token_to_id(self.end_token)
 
     @property
+    def end_is_text(self) -> bool:
+        """Whether a text may be encoded as the end token, which decoding leaves out."""
+        if self.kind == BYTES or self.end is None or self.end_token is None:
+            return False
+        if self.end_token in self.special and not isinstance(self._library.model, tokenizers.models.BPE):
+            return False  # of a list of words every one is found in a text, special or not
+        texts = {self.end_token, str(self._library.decode([self.end], skip_special_tokens=False))}
+        try:
+            return any(one.ids == [self.end] for one in self._encoded([*texts]))
+        except EncodingError:
+            return False
+
+    @property
     def special(self) -> list[str]:
         """Texts of a tokenizer's special tokens, which no text is encoded as."""
         return [str(one.content) for one in self._library.get_added_tokens_decoder().values() if one.special]
@@ -85,11 +103,20 @@ class Vocabulary:
         return self.encode_pieces([text])[0].astype(np.int32)
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[npt.NDArray[np.unsignedinteger]]:
-        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer takes them side by side."""
+        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer takes them side by side.
+
+        Raises:
+          EncodingError: the tokenizer has no tokens for a text, and none for what is unknown.
+        """
         if self.kind == BYTES:
             return [np.frombuffer(one.encode(), np.uint8).astype(self.dtype, copy=False) for one in pieces]
-        found = self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
-        return [np.array(one.ids, self.dtype) for one in found]
+        return [np.array(one.ids, self.dtype) for one in self._encoded(pieces)]
+
+    def _encoded(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
+        try:
+            return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
+        except Exception as error:  # the library raises bare exceptions
+            raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens; ends of documents are left out, half a character becomes U+FFFD."""

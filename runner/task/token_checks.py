@@ -10,7 +10,7 @@ from runner.config.errors import refuse
 from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
 from runner.data.packed import no_label_counts
-from runner.data.vocabulary import Vocabulary
+from runner.data.vocabulary import EncodingError, Vocabulary
 
 
 def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> None:
@@ -74,15 +74,15 @@ def checked_prompt(
       length: of a row, T.
       ends_are_inputs: whether the model learns what follows the end of a document, which then is the prompt of null.
     """
-    text = sample.prompt
+    text, end = sample.prompt, vocabulary.end if ends_are_inputs else None
+    try:
+        found = vocabulary.encode("\n" if text is None else text)
+    except EncodingError:
+        found = np.zeros(0, np.int32)
     if text is None:
-        end = vocabulary.end if ends_are_inputs else None
-        found = np.asarray(vocabulary.encode("\n") if end is None else [end], np.int32)
-        found = found if len(found) else np.zeros(1, np.int32)
-    else:
-        found = np.asarray(vocabulary.encode(text), np.int32)
-        if not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
-            raise refuse(key, text, allowed="text that the vocabulary has tokens for", mend="write another")
+        found = np.array([end], np.int32) if end is not None else found if len(found) else np.zeros(1, np.int32)
+    elif not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
+        raise refuse(key, text, allowed="text that the vocabulary has tokens for", mend="write another")
     if len(found) >= length:
         raise refuse(
             key,

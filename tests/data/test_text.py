@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import DatasetConfig
@@ -292,6 +293,49 @@ def test_a_parquet_without_the_column_or_with_nothing_in_a_row_is_told(tmp_path)
         load(config(tmp_path, path))
     with pytest.raises(DataError, match="body: row 2 is missing"):
         load(config(tmp_path, path, column="body"))
+
+
+UNABLE = {
+    "words": models.WordLevel({"a": 0, "b": 1}),
+    "pieces": models.WordPiece({"a": 0, "b": 1}),
+    "unigram": models.Unigram([("a", 0.0), ("b", -1.0)]),
+    "bpe": models.BPE({"x": 0, "y": 1}, []),
+}
+
+
+@pytest.mark.parametrize("kind", UNABLE)
+def test_a_tokenizer_without_tokens_for_the_text_is_refused(tmp_path, kind):
+    made, path, text = Tokenizer(UNABLE[kind]), tmp_path / "tokenizer.json", tmp_path / "a.txt"
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(path))
+    text.write_text("a b c\n" * 40)
+    words = "drops all of it" if kind == "bpe" else r"can't encode it \(.*(UNK|unk_id).*\)"
+    with pytest.raises(ConfigError, match=rf"dataset.tokenizer=.*tokenizer.json is refused: .* and this one {words};"):
+        load(config(tmp_path, text, tokenizer=str(path)))
+
+
+def test_a_tokenizer_of_numbers_that_no_int32_holds_is_refused(tmp_path, folder):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordLevel({"a": 0, "b": 3_000_000_000})).save(str(path))
+    with pytest.raises(ConfigError, match="at most 16,777,216 tokens, and the largest of this one is 3,000,000,000"):
+        load(config(tmp_path, folder, tokenizer=str(path)))
+
+
+@pytest.mark.parametrize("end", ["a", "er", "Ġthe"])
+def test_an_end_of_documents_that_is_a_piece_of_text_is_refused(tmp_path, folder, end):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 600}
+    with pytest.raises(ConfigError, match=f"dataset.end_token={end} is refused: what no text is encoded as"):
+        load(config(tmp_path, folder, **keys, end_token=end))
+    path = tmp_path / "tokenizer.json"
+    plain = Tokenizer.from_str(load(config(tmp_path, folder, **keys)).vocabulary.tokenizer)
+    plain.add_special_tokens([END])
+    plain.add_tokens(["|plain|"])
+    plain.save(str(path))
+    given = {"tokenizer": str(path)}
+    for wanted in (end, "|plain|"):
+        with pytest.raises(ConfigError, match=r"dataset.end_token=.* is refused: what no text is encoded as"):
+            load(config(tmp_path, folder, **given, end_token=wanted))
+    assert load(config(tmp_path, folder, **given, end_token=END)).vocabulary.end == plain.token_to_id(END)
 
 
 def test_sequences_that_are_longer_than_the_text_are_refused(tmp_path):

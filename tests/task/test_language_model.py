@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 from runner.config.errors import ConfigError
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
@@ -139,6 +140,14 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
     with pytest.raises(ConfigError) as caught:
         task(sample=sample)
     assert line in str(caught.value)
+
+
+def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
+    words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
+    make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)
+    make_task(config(), SPECS, vocabulary=words)
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=b is refused: text that the vocabulary has tokens for"):
+        make_task(config(sample={"prompt": "b"}), SPECS, vocabulary=words)
 
 
 def test_tokens_beyond_the_vocabulary_are_refused() -> None:

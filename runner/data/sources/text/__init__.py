@@ -25,7 +25,7 @@ from runner.data.sources.text.files import Piece, Source
 from runner.data.sources.text.split import Cut, cut, parted, train_part
 from runner.data.sources.text.store import Pieces, Store, Stored
 from runner.data.tell import tell
-from runner.data.vocabulary import Vocabulary
+from runner.data.vocabulary import EncodingError, Vocabulary
 
 _COLUMN = "text"
 
@@ -57,8 +57,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
       encoding: of the run that the text is read for, whose tokenizer is used; None: the config's.
 
     Raises:
-      ConfigError: the run's tokenizer is another one, sequences are longer than the text, or the files have a split
-        test or validation and none that is called train.
+      ConfigError: the run's tokenizer is another one, the config's has no tokens for the text, sequences are longer
+        than the text, or the files have a split test or validation and none that is called train.
       DataError: a file can't be read or is not UTF-8, or there is no text.
     """
     assert config.path is not None
@@ -83,7 +83,12 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
     content = scan.digest(corpus.splits, corpus.column, store.folder / "files")
     made = _Encoder(corpus, config, content, before)
     vocabulary = made.vocabulary(store, encoding)
-    stored = store.tokens(content, vocabulary, made.pieces)
+    try:
+        stored = store.tokens(content, vocabulary, made.pieces)
+    except EncodingError as error:
+        raise _unable(config, f"can't encode it ({error})") from error
+    if any(one.size.bytes for one in stored.values()) and not any(one.size.tokens for one in stored.values()):
+        raise _unable(config, "drops all of it")
     if "train" not in stored or not any(one.size.tokens for one in stored.values()):
         raise DataError(
             f"{corpus.source}: there is no text in it" + (" of a split train" if "train" not in stored else "")
@@ -165,7 +170,9 @@ class _Encoder:
             self._check_unchanged()
             return found
 
-        return store.vocabulary([self._content, size, end], end, make)
+        found = store.vocabulary([self._content, size, end], end, make)
+        bpe.check_end(found)
+        return found
 
 
 def _agreed(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
@@ -186,6 +193,12 @@ def _agreed(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
 def _another(key: str, value: object, was: str) -> ConfigError:
     allowed = f"what the run was trained with: {was}"
     return refuse(f"dataset.{key}", value, allowed=allowed, mend="give the run's own, or train a new run")
+
+
+def _unable(config: DatasetConfig, why: str) -> ConfigError:
+    allowed = f"one that has tokens for the text, and this one {why}"
+    mend = "give it a token for what is unknown, or set dataset.tokenizer=bpe"
+    return refuse("dataset.tokenizer", config.tokenizer, allowed=allowed, mend=mend)
 
 
 def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: bool) -> DataSource:
