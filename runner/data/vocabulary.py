@@ -135,16 +135,24 @@ class Vocabulary:
         if self.kind == BYTES:
             counts[:256] = 1
             return counts
-        special = {token for token, one in self._library.get_added_tokens_decoder().items() if one.special}
-        decoder = json.dumps(json.loads(self.tokenizer).get("decoder") or {})
+        content, added = json.loads(self.tokenizer), self._library.get_added_tokens_decoder()
+        stages = json.dumps([content.get(stage) for stage in ("normalizer", "pre_tokenizer", "decoder")])
+        suffix = content["model"].get("end_of_word_suffix") or (content.get("decoder") or {}).get("suffix") or ""
         for token, number in self._library.get_vocab(with_added_tokens=True).items():
-            if number not in special:
-                counts[number] = _bytes_of(token, decoder)
+            if number not in added:
+                counts[number] = _bytes_of(token, stages, suffix)
+            elif not added[number].special:
+                counts[number] = len(token.encode())
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json: a tokenizer's own, and one that gives every text's bytes."""
-        return self.tokenizer or json.dumps(_of_bytes(self.end_token))
+        """Returns the content of a tokenizer.json: a tokenizer's own, and one that gives every text's bytes.
+
+        It neither cuts nor pads, as `encode` does not.
+        """
+        content = json.loads(self.tokenizer) if self.tokenizer else _of_bytes(self.end_token)
+        changes = {key: None for key in ("truncation", "padding") if content.get(key) is not None}
+        return json.dumps(content | changes) if changes or not self.tokenizer else self.tokenizer
 
     def to_json(self) -> dict[str, str | None]:
         """Returns it as plain values, to be recorded."""
@@ -195,11 +203,13 @@ def _signs() -> list[str]:
     return [chr(byte if byte in printed else next(others)) for byte in range(256)]
 
 
-def _bytes_of(token: str, decoder: str) -> int:
-    if "ByteLevel" in decoder:  # each byte is a character of its own
+def _bytes_of(token: str, stages: str, suffix: str) -> int:
+    if suffix and token.endswith(suffix):
+        return _bytes_of(token.removesuffix(suffix), stages, "") + 1  # the blank behind a word
+    if "ByteLevel" in stages:  # each byte is a character of its own
         return len(token)
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return 1
-    if "WordPiece" in decoder:
+    if "WordPiece" in stages:
         return len(token.removeprefix(_WORD_PIECE).encode()) + (not token.startswith(_WORD_PIECE))
     return len(token.replace(_SPACE, " ").encode())

@@ -262,7 +262,7 @@ class _Run:
         self.tracker.log_artifact(self.folder / "config.yaml")
         if current().is_first and self.data.vocabulary is not None and self.data.vocabulary.tokenizer:
             with required(self.folder):
-                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer, "utf-8")
+                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer_json(), "utf-8")
             self.tracker.log_artifact(self.folder / TOKENIZER)
         data, contexts = self.data, ["train"]
         if self.config.trainer.overfit_batches is None:
