@@ -51,7 +51,7 @@ def check(config: RunConfig) -> None:
     for engine in (config.engine.name, config.against.engine):
         gpt_options.check(config.model, engine or config.engine.name)
     checks_optimizer.check(config.optimizer)
-    checks_data.check(config.dataset)
+    checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     task.check(config.task)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
     positive("verify.steps", config.verify.steps)

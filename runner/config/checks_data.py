@@ -28,8 +28,12 @@ _SOURCES_OF = {
 }
 
 
-def check(config: DatasetConfig) -> None:
+def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     """Checks what the config alone tells.
+
+    Args:
+      config: the dataset's.
+      recorded: whether a recorded run is looked at, or goes on, by whose tokenizer a text is read.
 
     Raises:
       ConfigError: the first thing found that cannot work.
@@ -60,7 +64,7 @@ def check(config: DatasetConfig) -> None:
         )
     folder("dataset.data_dir", config.data_dir)
     _check_source(config)
-    checks_text.check(config)
+    checks_text.check(config, recorded=recorded)
     checks_augment.check(config)
 
 

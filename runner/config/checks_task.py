@@ -6,9 +6,8 @@ from runner.config import checks_text
 from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM
-from runner.config.schema_task import OPTIONS
+from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
 
-_LANGUAGE_MODEL = "language_model"
 _OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
 
 
@@ -23,7 +22,7 @@ def check(config: RunConfig) -> None:
             allowed=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
             mend="set task=language_model",
         )
-    if task.name != _LANGUAGE_MODEL:
+    if task.name != LANGUAGE_MODEL:
         return
     may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
     if not is_text and not may_have_tokens:

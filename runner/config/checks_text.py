@@ -15,7 +15,7 @@ BYTES, BPE = "bytes", "bpe"
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 LENGTH, VOCABULARY_SIZE = 256, 8192  # what null stands for
-_MOST_TOKENS = 1 << 24
+MOST_TOKENS = 1 << 24
 _KEYS = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
 _OF_IMAGES = ("image_size", "standardize", "features")
 _OTHERS = (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)
@@ -33,8 +33,12 @@ def bytes_vocabulary(config: DatasetConfig) -> int | None:
     return 256 + (config.end_token is not None) if config.tokenizer in (None, BYTES) else None
 
 
-def check(config: DatasetConfig) -> None:
+def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     """Checks the keys of text, and that other data has none of them.
+
+    Args:
+      config: the dataset's.
+      recorded: whether there is a run that has recorded its tokenizer, whose file need not be there any more.
 
     Raises:
       ConfigError: the first thing found that cannot work.
@@ -58,7 +62,7 @@ def check(config: DatasetConfig) -> None:
             allowed="a field or column of the files of dataset=text",
             mend="leave column out" + ("" if own else ", or name a feature by dataset.features"),
         )
-    _check_tokenizer(config)
+    _check_tokenizer(config, recorded=recorded)
     positive("dataset.sequence_length", config.sequence_length)
     if config.documents is not None:
         one_of("dataset.documents", config.documents, DOCUMENTS)
@@ -79,11 +83,11 @@ def _refuse_key(config: DatasetConfig, key: str) -> Exception:
     return refuse(f"dataset.{key}", value, allowed=allowed, mend="add dataset.tokenizer=bytes, or leave it out")
 
 
-def _check_tokenizer(config: DatasetConfig) -> None:
+def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     wanted = config.tokenizer or ""
     if wanted not in (BYTES, BPE):
         folder("dataset.tokenizer", wanted)
-        if not wanted.endswith(".json") or not Path(wanted).expanduser().is_file():
+        if not wanted.endswith(".json") or not (recorded or Path(wanted).expanduser().is_file()):
             what = "there is no such file, and " if wanted.endswith(".json") else ""
             raise refuse(
                 "dataset.tokenizer",
@@ -101,11 +105,11 @@ def _check_tokenizer(config: DatasetConfig) -> None:
         has = f"bytes have {least} tokens" if wanted == BYTES else "a given tokenizer has its own"
         mend = "leave it out, or set dataset.tokenizer=bpe"
         raise refuse("dataset.vocabulary_size", size, allowed=f"a key of dataset.tokenizer=bpe: {has}", mend=mend)
-    if size is not None and not least <= size <= _MOST_TOKENS:
+    if size is not None and not least <= size <= MOST_TOKENS:
         raise refuse(
             "dataset.vocabulary_size",
             size,
-            allowed=f"at least {least}, the single bytes, and at most {_MOST_TOKENS:,}",
+            allowed=f"at least {least}, the single bytes, and at most {MOST_TOKENS:,}",
             mend=f"set dataset.vocabulary_size={VOCABULARY_SIZE}",
         )
     if wanted != BYTES and importlib.util.find_spec("tokenizers") is None:

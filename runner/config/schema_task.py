@@ -79,7 +79,8 @@ class SampleOptions:
     """Text that a language model writes at each evaluation, once by the likeliest tokens and once by chance.
 
     Attributes:
-      prompt: what it begins with; null: the end of a document where the vocabulary has such a token, else a new line.
+      prompt: what it begins with; null: a new line, or the end of a document where the vocabulary has such a token and
+        what follows it is learnt, as with `documents=joined`.
       tokens: how many are written; null: 256, or as many as a row has room for.
       temperature: what logits are divided by before one is drawn; 0: the likeliest tokens alone.
     """
@@ -127,10 +128,11 @@ class CustomOptions:
     units: int | None = None
 
 
+LANGUAGE_MODEL = "language_model"
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,
     "regression": RegressionOptions,
-    "language_model": LanguageModelOptions,
+    LANGUAGE_MODEL: LanguageModelOptions,
     "custom": CustomOptions,
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.config.errors import ConfigError, refuse
 from runner.data.base import Array, ArraySource, ArraySpec, Rows
 
 TOKENS, LABEL, SEGMENTS, LABEL_WEIGHT = "tokens", "label", "segments", "label_weight"
@@ -30,6 +31,16 @@ def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
             LABEL_WEIGHT: ArraySpec((length,), "float32", _SEQUENCE),
         }
     return found
+
+
+def no_label_counts(split: str) -> ConfigError:
+    """Returns the refusal of a split whose documents, kept apart, have one token each: none has a next one."""
+    return refuse(
+        "dataset.documents",
+        "apart",
+        allowed=f"a label that counts, and split {split} has none: every document has one token",
+        mend="set dataset.documents=joined, or dataset.end_token='<|endoftext|>'",
+    )
 
 
 @dataclass(frozen=True, eq=False)

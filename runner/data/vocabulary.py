@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import in_one_line
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ TOKENIZER = "tokenizer.json"  # file of a run that was encoded by one, and of ev
 _MOST_BYTES = 1 << 28  # of a recorded tokenizer, unpacked
 _SPACE = "\u2581"  # SentencePiece's sign for it
 _WORD_PIECE = "##"  # BERT's mark of what goes on with a word
+
+
+class EncodingError(ValueError):
+    """A text that a tokenizer can't encode."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,19 @@ class Vocabulary:
         return 256 if self.kind == BYTES else self._library.token_to_id(self.end_token)
 
     @property
+    def end_is_text(self) -> bool:
+        """Whether a text may be encoded as the end token, which decoding leaves out."""
+        if self.kind == BYTES or self.end is None or self.end_token is None:
+            return False
+        if self.end_token in self.special and not isinstance(self._library.model, tokenizers.models.BPE):
+            return False  # of a list of words every one is found in a text, special or not
+        texts = {self.end_token, str(self._library.decode([self.end], skip_special_tokens=False))}
+        try:
+            return any(one.ids == [self.end] for one in self._encoded([*texts]))
+        except EncodingError:
+            return False
+
+    @property
     def special(self) -> list[str]:
         """Texts of a tokenizer's special tokens, which no text is encoded as."""
         return [str(one.content) for one in self._library.get_added_tokens_decoder().values() if one.special]
@@ -85,11 +103,20 @@ class Vocabulary:
         return self.encode_pieces([text])[0].astype(np.int32)
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[npt.NDArray[np.unsignedinteger]]:
-        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer takes them side by side."""
+        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer takes them side by side.
+
+        Raises:
+          EncodingError: the tokenizer has no tokens for a text, and none for what is unknown.
+        """
         if self.kind == BYTES:
             return [np.frombuffer(one.encode(), np.uint8).astype(self.dtype, copy=False) for one in pieces]
-        found = self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
-        return [np.array(one.ids, self.dtype) for one in found]
+        return [np.array(one.ids, self.dtype) for one in self._encoded(pieces)]
+
+    def _encoded(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
+        try:
+            return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
+        except Exception as error:  # the library raises bare exceptions
+            raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens; ends of documents are left out, half a character becomes U+FFFD."""
@@ -108,16 +135,24 @@ class Vocabulary:
         if self.kind == BYTES:
             counts[:256] = 1
             return counts
-        special = {token for token, one in self._library.get_added_tokens_decoder().items() if one.special}
-        decoder = json.dumps(json.loads(self.tokenizer).get("decoder") or {})
+        content, added = json.loads(self.tokenizer), self._library.get_added_tokens_decoder()
+        stages = json.dumps([content.get(stage) for stage in ("normalizer", "pre_tokenizer", "decoder")])
+        suffix = content["model"].get("end_of_word_suffix") or (content.get("decoder") or {}).get("suffix") or ""
         for token, number in self._library.get_vocab(with_added_tokens=True).items():
-            if number not in special:
-                counts[number] = _bytes_of(token, decoder)
+            if number not in added:
+                counts[number] = _bytes_of(token, stages, suffix)
+            elif not added[number].special:
+                counts[number] = len(token.encode())
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json: a tokenizer's own, and one that gives every text's bytes."""
-        return self.tokenizer or json.dumps(_of_bytes(self.end_token))
+        """Returns the content of a tokenizer.json: a tokenizer's own, and one that gives every text's bytes.
+
+        It neither cuts nor pads, as `encode` does not.
+        """
+        content = json.loads(self.tokenizer) if self.tokenizer else _of_bytes(self.end_token)
+        changes = {key: None for key in ("truncation", "padding") if content.get(key) is not None}
+        return json.dumps(content | changes) if changes or not self.tokenizer else self.tokenizer
 
     def to_json(self) -> dict[str, str | None]:
         """Returns it as plain values, to be recorded."""
@@ -168,11 +203,13 @@ def _signs() -> list[str]:
     return [chr(byte if byte in printed else next(others)) for byte in range(256)]
 
 
-def _bytes_of(token: str, decoder: str) -> int:
-    if "ByteLevel" in decoder:  # each byte is a character of its own
+def _bytes_of(token: str, stages: str, suffix: str) -> int:
+    if suffix and token.endswith(suffix):
+        return _bytes_of(token.removesuffix(suffix), stages, "") + 1  # the blank behind a word
+    if "ByteLevel" in stages:  # each byte is a character of its own
         return len(token)
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return 1
-    if "WordPiece" in decoder:
+    if "WordPiece" in stages:
         return len(token.removeprefix(_WORD_PIECE).encode()) + (not token.startswith(_WORD_PIECE))
     return len(token.replace(_SPACE, " ").encode())

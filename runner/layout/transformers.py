@@ -16,6 +16,7 @@ from runner.layout.feedforward import alone, beside, experts
 from runner.layout.roles import Layer, Role, above, layers, tokens
 from runner.layout.specs import Shape, Spec, shard_spec, whole
 
+VOCABULARY = "tokens of the vocabulary"  # noun of the roles of tables of tokens and of heads
 EXPERTS = "experts"  # the mesh axis that splits experts, and nothing else
 _TABLES = ("embeddings", "embedding")
 _OTHER_TABLES = {"position", "positional", "positions", "pos", "segment", "type", "relative", "rel", "class", "mask"}
@@ -147,7 +148,7 @@ def _by_place(free: Iterable[Layer], owners: Iterable[str]) -> dict[str, list[La
 def _vocabulary(variables: Mapping[str, Shape], dense: Iterable[Layer]) -> dict[str, Role]:
     """Returns the roles of tables (V, D) of tokens, of their reverse (D, V) and of a head (D, V)."""
     found: dict[str, Role] = {}
-    noun, sizes = "tokens of the vocabulary", set()
+    noun, sizes = VOCABULARY, set()
     for path, shape in variables.items():
         layer, _, name = path.rpartition("/")
         said = tokens(layer.rpartition("/")[2])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from runner import mesh
 from runner.config.schema import RunConfig
 from runner.host.accelerators import GPU, find
+from runner.layout import transformers
+from runner.layout.roles import Role
+from runner.layout.transformers import VOCABULARY
 
 # TFLOP/s of one GPU in bfloat16, dense, of NVIDIA's data sheets (A100; H100 and H200, SXM and PCIe); the first whose
 # words are in the model's name.
 _BFLOAT16 = (("H200", 989.4), ("H100 PCIe", 756.0), ("H100", 989.4), ("A100", 312.0))
 _QUERY = re.compile(r"(^|/)query(_dense)?/kernel$")
+_ADAPTER = re.compile(r"/lora_\w+$")
 _TABLE = re.compile(r"(^|/)(\w*embeddings?|embedding\w*)(/embeddings|/position_embeddings)?$")
 
 
@@ -28,32 +32,44 @@ def peak_gflops(config: RunConfig) -> float | None:
     return next((1000.0 * peak for words, peak in _BFLOAT16 if words in name), None)
 
 
-def step_flops(shapes: Mapping[str, Sequence[int]], tokens: int, length: int, vocabulary: int) -> float:
+def step_flops(
+    shapes: Mapping[str, Sequence[int]], trained: Collection[str], tokens: int, length: int, vocabulary: int
+) -> float:
     """Returns the operations of a step of all devices, forward and backward, nothing computed again.
 
     Six a parameter and token, but of tables that are only looked up, and twelve a token, place and unit of attention
-    (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B). A table that is also the head counts as the head.
+    (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B). A table that is also the head counts as the head. A frozen
+    parameter has no gradient of its own, and so four; what lies before the first trained one has two, and four here.
 
     Args:
-      shapes: of the trainable variables, by canonical path.
+      shapes: of the variables, by canonical path.
+      trained: paths of those that are trained.
       tokens: of a step.
       length: of a row, T.
       vocabulary: size of it, V.
     """
+    roles = transformers.read({path: tuple(shape) for path, shape in shapes.items()}).roles
     sizes = {path: math.prod(shape) for path, shape in shapes.items()}
     tables = {path for path in shapes if _TABLE.search(path) and "reverse" not in path}
-    counted = sum(size for path, size in sizes.items() if path not in tables)
-    has_head = any(path not in tables and vocabulary in shape[-2:] for path, shape in _matrices(shapes))
-    if not has_head:
-        counted += max((sizes[path] for path in tables if vocabulary in shapes[path]), default=0)
-    heads = sum(size // _features(shapes[path]) for path, size in sizes.items() if _QUERY.search(path))
-    return tokens * (6.0 * counted + 12.0 * length * heads)
+    counted = shapes.keys() - tables
+    if not any(_is_head(path, shapes[path], roles.get(path), vocabulary) for path in counted):
+        tied = [path for path in tables if shapes[path][0] == vocabulary]
+        counted |= {max(tied, key=lambda path: (path in roles, sizes[path]))} if tied else set()
+    weights = sum(sizes[path] * (6.0 if path in trained else 4.0) for path in counted)
+    heads = sum(
+        size // _features(shapes[path], roles.get(path)) for path, size in sizes.items() if _QUERY.search(path)
+    )
+    return tokens * (weights + 12.0 * length * heads)
 
 
-def _matrices(shapes: Mapping[str, Sequence[int]]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(path, tuple(shape)) for path, shape in shapes.items() if len(shape) >= 2]
+def _is_head(path: str, shape: Sequence[int], role: Role | None, vocabulary: int) -> bool:
+    """Tells a matrix (D, V) that is no other part of a transformer, whose width may be V too."""
+    of_another = role is not None and role.noun != VOCABULARY
+    return len(shape) == 2 and shape[1] == vocabulary and not of_another and not _ADAPTER.search(path)
 
 
-def _features(shape: Sequence[int]) -> int:
-    """Returns the features that a query's kernel takes: of (D, H, K), of (L, D, H, K), and of (D, H K)."""
+def _features(shape: Sequence[int], role: Role | None) -> int:
+    """Returns the features that a query's kernel takes, by its role; else of (D, H, K), (L, D, H, K) and (D, H K)."""
+    if role is not None and role.width is not None:
+        return shape[role.width]
     return shape[-3] if len(shape) >= 3 else shape[0]

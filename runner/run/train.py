@@ -202,10 +202,10 @@ class _Run:
         task, units = self.task, self.task.outputs.units
         if not task.tokens or units is None:
             return measures
-        shapes = {path: engine.placements[path].shape for path in engine.trainable}
+        shapes = {path: placement.shape for path, placement in engine.placements.items()}
         count = self.config.dataset.batch_size * task.tokens
-        flops = tokens.step_flops(shapes, count, task.tokens, units) / mesh.size(self.config.mesh.axes)
-        return {**measures, "plan/flops_per_device": flops}
+        flops = tokens.step_flops(shapes, set(engine.trainable), count, task.tokens, units)
+        return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:
         """Returns the engine with the state that the run begins with, its step compiled, and the plan's measures."""
@@ -262,7 +262,7 @@ class _Run:
         self.tracker.log_artifact(self.folder / "config.yaml")
         if current().is_first and self.data.vocabulary is not None and self.data.vocabulary.tokenizer:
             with required(self.folder):
-                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer, "utf-8")
+                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer_json(), "utf-8")
             self.tracker.log_artifact(self.folder / TOKENIZER)
         data, contexts = self.data, ["train"]
         if self.config.trainer.overfit_batches is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runner.config.schema_task import OPTIONS, TaskConfig
+from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS, TaskConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.metrics import MINIMIZE
@@ -31,7 +31,7 @@ _KINDS: Mapping[str, _Kind] = {
         ("classification", classification.Classification, classification),
         ("multilabel", multilabel.Multilabel, multilabel),
         ("regression", regression.Regression, regression),
-        ("language_model", language_model.LanguageModel, language_model),
+        (LANGUAGE_MODEL, language_model.LanguageModel, language_model),
         ("custom", custom.Custom, custom),
     )
 }
@@ -66,7 +66,7 @@ def make_task(
       ConfigError: the dataset has no such array, or one of another kind than the task takes.
     """
     options = OPTIONS[config.name](**config.options)
-    told = {"vocabulary": vocabulary} if config.name == "language_model" else {}
+    told = {"vocabulary": vocabulary} if config.name == LANGUAGE_MODEL else {}
     return _KINDS[config.name].make(config, options, arrays, train, constants or {}, **told)
 
 

@@ -19,6 +19,7 @@ from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, is_real, roles
+from runner.task.token_checks import check_tokens, check_weights, checked_prompt
 from runner.task.token_losses import of_logits
 
 TOKENS, SEGMENTS, LABEL_WEIGHT = "tokens", "segments", "label_weight"  # arrays that go by these names
@@ -139,12 +140,13 @@ class LanguageModel(Supervised):
             )
         for key, names in (("inputs", self.input_names), ("label_weight", [self._label_weight])):
             for name in names:
-                if name is not None and self.arrays[name].shape[:1] != spec.shape:
+                shape = () if name is None else self.arrays[name].shape
+                if name is not None and (shape[:1] if key == "inputs" else shape) != spec.shape:
                     raise refuse(
                         f"task.{key}",
                         name,
                         allowed=f"{spec.shape[0]} numbers an example, as {label} has; this array has shape "
-                        f"{list(self.arrays[name].shape)}",
+                        f"{list(shape)}",
                         mend="name another array",
                     )
         return label
@@ -178,50 +180,24 @@ class LanguageModel(Supervised):
         return given or size or 0
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks that tokens and labels are from 0 to V - 1, of a user's arrays."""
+        """Checks that labels have weights and one counts; and that tokens are from 0 to V - 1, of a user's arrays."""
+        name = self._label_weight
+        weight = None if name is None else column(source, name)
+        if name is not None and weight is not None:
+            of_text = self.vocabulary is not None and self._options.label_weight is None
+            check_weights(weight, name, split, of_text=of_text)
         if self.vocabulary is not None:  # the dataset was made by it
             return
         for key, name in (("inputs", self.input_names[0]), ("target", self._label)):
             held = column(source, name)
-            if held is None or np.dtype(held.dtype).kind not in "iu":
-                continue
-            low, high = int(held.min(initial=0)), int(held.max(initial=0))
-            if low < 0 or high >= self.units:
-                raise refuse(
-                    f"task.{key}",
-                    name,
-                    allowed=f"tokens from 0 to {self.units - 1}, the {split} split has {low if low < 0 else high}",
-                    mend=f"set task.vocabulary={high + 1}" if low >= 0 else "store the tokens' numbers from 0 on",
-                )
+            if held is not None and np.dtype(held.dtype).kind in "iu":
+                check_tokens(held, key, name, self.units, split)
 
     def _checked_prompt(self, sample: SampleOptions, key: str) -> Array | None:
         """Returns the tokens that samples begin with; None where there is no vocabulary to write by."""
-        vocabulary, text = self.vocabulary, sample.prompt
-        if vocabulary is None:
+        if self.vocabulary is None:
             return None
-        if text is None:
-            found = np.asarray([vocabulary.end] if vocabulary.end is not None else vocabulary.encode("\n"), np.int32)
-            found = found if len(found) else np.zeros(1, np.int32)
-        else:
-            found = np.asarray(vocabulary.encode(text), np.int32)
-            if not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
-                raise refuse(key, text, allowed="text that the vocabulary has tokens for", mend="write another")
-        if len(found) >= self.tokens:
-            raise refuse(
-                key,
-                text,
-                allowed=f"fewer tokens than the {self.tokens} of a row; this one has {len(found)}",
-                mend="shorten it, or set dataset.sequence_length to more",
-            )
-        room = self.tokens - len(found)
-        if sample.tokens is not None and sample.tokens > room:
-            raise refuse(
-                "task.sample.tokens",
-                sample.tokens,
-                allowed=f"at most {room}: a row has {self.tokens} tokens, and the prompt takes {len(found)}",
-                mend=f"set task.sample.tokens={room}",
-            )
-        return found
+        return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
         """Returns text that the model writes, the likeliest and drawn; None where the config wants none.
@@ -352,11 +328,11 @@ class LanguageModel(Supervised):
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns means over all tokens: perplexity is e to the mean, not a mean of batches' perplexities."""
-        counted = max(float(totals[_COUNTED]), 1.0)
+        counted = float(totals[_COUNTED]) or 1.0
         nats = float(totals[_ENTROPY])
         found = {"perplexity": float(np.exp(min(nats / counted, _LARGEST)))}
         if _BYTES in totals:
-            found["bits_per_byte"] = nats / math.log(2.0) / max(float(totals[_BYTES]), 1.0)
+            found["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
         return found | {"accuracy": float(totals[_RIGHT]) / counted}
 
     def check(self, shape: Sequence[int | None]) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import checks_data
+from runner.config import checks, checks_data
 from runner.config.errors import ConfigError
 from runner.config.schema_data import DatasetConfig
+from runner.config.schema_task import TaskConfig
+from tests.engine import cases
 
 TEXT = {"name": "text", "path": "notes.txt", "tokenizer": "bytes"}
 
@@ -27,6 +29,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (TEXT | {"path": "note.txt"}, ["dataset.path=note.txt", "there is no", "did you mean notes.txt?"]),
         (TEXT | {"path": "nope/*.txt"}, ["dataset.path=nope/*.txt", "there is no"]),
         (TEXT | {"path": "x" * 300}, ["dataset.path=xxx", "255 bytes"]),
+        (TEXT | {"path": "~nobody_here/a.txt"}, ["dataset.path=~nobody_here/a.txt", "no user", "write it in full"]),
+        (TEXT | {"tokenizer": "~nobody_here/a.json"}, ["dataset.tokenizer=~nobody_here/a.json", "no user"]),
+        (TEXT | {"data_dir": "~nobody_here"}, ["dataset.data_dir=~nobody_here", "no user", "./~nobody_here"]),
         (TEXT | {"tokenizer": "byte"}, ["dataset.tokenizer=byte", "did you mean bytes?"]),
         (TEXT | {"tokenizer": "mine.json"}, ["dataset.tokenizer=mine.json", "there is no such file"]),
         (TEXT | {"tokenizer": "notes.txt"}, ["dataset.tokenizer=notes.txt", "the path of a tokenizer.json"]),
@@ -69,6 +74,17 @@ def test_what_can_not_work_is_refused_by_name(keys: dict[str, object], words: li
 )
 def test_what_works_passes(keys: dict[str, object]) -> None:
     checks_data.check(DatasetConfig(**keys))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", ["run", "resume", "branch"])
+def test_a_recorded_run_needs_no_file_of_its_tokenizer(word: str) -> None:
+    config = cases.config({"batch": 1})
+    config.dataset = DatasetConfig(**TEXT | {"tokenizer": "gone.json"})  # type: ignore[arg-type]
+    config.task = TaskConfig("language_model")
+    with pytest.raises(ConfigError, match="there is no such file"):
+        checks.check(config)
+    setattr(config, word, "latest")
+    checks.check(config)
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "given.json"])

@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data import load
 from runner.data.base import Dataset, Encoding
 from runner.data.packed import Packed
-from runner.data.sources.text import files, store
+from runner.data.sources.text import files, scan, store
 from runner.data.sources.text.files import PIECE, Text
 from runner.data.sources.text.split import cut, parted, train_part
 from tests.data.conftest import python
@@ -87,6 +88,35 @@ def test_splits_of_a_folder_are_taken_and_a_glob_is_one_split(tmp_path):
     joined = load(config(tmp_path, tmp_path / "t*.txt"))
     assert joined.texts["train"].documents == 2
     assert text_of(joined, "train").startswith("test ")
+
+
+def test_shards_of_a_split_are_that_split(tmp_path):
+    made = tmp_path / "hf" / "data"
+    made.mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002-0a1b2c3d", "test-00000-of-00001", "val-00000-of-00001"):
+        pa.parquet.write_table(pa.table({"text": [f"{name} and more of it"]}), made / f"{name}.parquet")
+    (made.parent / "train").mkdir()  # holds no text
+    for path in (made, made.parent):
+        data = load(config(tmp_path, path))
+        assert text_of(data, "train").startswith("train-00000-of-00002 and more of it" + "train-00001")
+        assert text_of(data, "validation").startswith("val-")
+        assert text_of(data, "test").startswith("test-")
+
+
+@pytest.mark.parametrize(
+    "names", [["test/a.txt", "validation/b.txt", "c/d.txt"], ["test.txt", "a.txt"], ["data/val-00000-of-00001.jsonl"]]
+)
+def test_what_is_called_test_is_not_trained_on_where_nothing_is_called_train(tmp_path, names):
+    root = tmp_path / "corpus"
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("some text")
+    with pytest.raises(
+        ConfigError, match=r"dataset.path=.*corpus is refused: a folder with a split train, and"
+    ) as told:
+        load(config(tmp_path, root))
+    held = "test, validation" if len(names) > 2 else names[0][:4].replace("data", "val")
+    assert f"this one has {held} alone; call" in str(told.value)
 
 
 def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
@@ -164,6 +194,27 @@ def test_a_changed_file_is_read_again(tmp_path, folder):
     assert text_of(again, "train").startswith("other")
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize(("module", "name"), [(files, "pieces"), (scan, "digest")])
+def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
+    tmp_path, folder, monkeypatch, module, name, tokenizer
+):
+    read = getattr(module, name)
+
+    def changed(*given):
+        found = read(*given)
+        (folder / "a.txt").write_text("other")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, changed)
+        with pytest.raises(DataError, match="a file was changed while it was read; start again"):
+            load(config(tmp_path, folder, tokenizer=tokenizer))
+    kept = tmp_path / "data" / ".text"
+    assert not [*kept.glob("tokens/*/meta.json"), *kept.glob("tokenizers/*.json")]
+    assert text_of(load(config(tmp_path, folder, tokenizer=tokenizer)), "train").startswith("other")
+
+
 def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypatch):
     held = load(config(tmp_path, folder))
     monkeypatch.setattr("runner.data.packed._RAM_BYTES", 1)
@@ -195,6 +246,8 @@ def test_a_tokenizer_that_has_changed_is_refused(tmp_path, folder):
     path.write_text(trained.vocabulary.tokenizer)
     given = load(config(tmp_path, folder, tokenizer=str(path)))
     assert given.vocabulary == trained.vocabulary
+    assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
+    path.unlink()  # a run has it, and outlives the file
     assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
     other = load(config(tmp_path, folder, tokenizer="bpe", vocabulary_size=280))
     path.write_text(other.vocabulary.tokenizer)
@@ -242,6 +295,49 @@ def test_a_parquet_without_the_column_or_with_nothing_in_a_row_is_told(tmp_path)
         load(config(tmp_path, path, column="body"))
 
 
+UNABLE = {
+    "words": models.WordLevel({"a": 0, "b": 1}),
+    "pieces": models.WordPiece({"a": 0, "b": 1}),
+    "unigram": models.Unigram([("a", 0.0), ("b", -1.0)]),
+    "bpe": models.BPE({"x": 0, "y": 1}, []),
+}
+
+
+@pytest.mark.parametrize("kind", UNABLE)
+def test_a_tokenizer_without_tokens_for_the_text_is_refused(tmp_path, kind):
+    made, path, text = Tokenizer(UNABLE[kind]), tmp_path / "tokenizer.json", tmp_path / "a.txt"
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(path))
+    text.write_text("a b c\n" * 40)
+    words = "drops all of it" if kind == "bpe" else r"can't encode it \(.*(UNK|unk_id).*\)"
+    with pytest.raises(ConfigError, match=rf"dataset.tokenizer=.*tokenizer.json is refused: .* and this one {words};"):
+        load(config(tmp_path, text, tokenizer=str(path)))
+
+
+def test_a_tokenizer_of_numbers_that_no_int32_holds_is_refused(tmp_path, folder):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordLevel({"a": 0, "b": 3_000_000_000})).save(str(path))
+    with pytest.raises(ConfigError, match="at most 16,777,216 tokens, and the largest of this one is 3,000,000,000"):
+        load(config(tmp_path, folder, tokenizer=str(path)))
+
+
+@pytest.mark.parametrize("end", ["a", "er", "Ġthe"])
+def test_an_end_of_documents_that_is_a_piece_of_text_is_refused(tmp_path, folder, end):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 600}
+    with pytest.raises(ConfigError, match=f"dataset.end_token={end} is refused: what no text is encoded as"):
+        load(config(tmp_path, folder, **keys, end_token=end))
+    path = tmp_path / "tokenizer.json"
+    plain = Tokenizer.from_str(load(config(tmp_path, folder, **keys)).vocabulary.tokenizer)
+    plain.add_special_tokens([END])
+    plain.add_tokens(["|plain|"])
+    plain.save(str(path))
+    given = {"tokenizer": str(path)}
+    for wanted in (end, "|plain|"):
+        with pytest.raises(ConfigError, match=r"dataset.end_token=.* is refused: what no text is encoded as"):
+            load(config(tmp_path, folder, **given, end_token=wanted))
+    assert load(config(tmp_path, folder, **given, end_token=END)).vocabulary.end == plain.token_to_id(END)
+
+
 def test_sequences_that_are_longer_than_the_text_are_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("a short text\n" * 4)
@@ -249,6 +345,15 @@ def test_sequences_that_are_longer_than_the_text_are_refused(tmp_path):
         ConfigError, match=r"dataset.sequence_length=64 is refused: split train of a.txt has \d+ tokens"
     ):
         load(config(tmp_path, path, sequence_length=64, documents="joined"))
+
+
+def test_documents_of_one_token_each_that_are_kept_apart_are_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x"}) + "\n" for _ in range(30)))
+    with pytest.raises(ConfigError, match="documents=apart is refused: a label that counts, and split train has none"):
+        load(config(tmp_path, path))
+    assert load(config(tmp_path, path, end_token=END)).train.size > 0
+    assert load(config(tmp_path, path, documents="joined", sequence_length=2)).train.size > 0
 
 
 def test_a_folder_without_text_is_told(tmp_path):
@@ -263,6 +368,11 @@ def test_what_lies_in_the_cache_and_is_broken_is_written_anew(tmp_path, folder):
     (stream,) = (tmp_path / "data").glob(".text/tokens/*/train.tokens")
     stream.write_bytes(b"short")
     assert text_of(load(config(tmp_path, folder)), "train") == wanted
+
+
+def test_a_cache_below_a_file_is_told_with_the_mend(tmp_path, folder):
+    with pytest.raises(DataError, match=r"a.txt/.text can't be written \(Not a directory\); .*set dataset.data_dir="):
+        load(config(tmp_path, folder, data_dir=str(folder / "a.txt")))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

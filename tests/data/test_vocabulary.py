@@ -5,6 +5,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
 
 from runner.data.vocabulary import Vocabulary
 
@@ -65,6 +66,40 @@ def test_sizes_ends_and_types():
         (VOCABULARIES["bpe"].size, VOCABULARIES["bpe"].end, np.uint16),
     ]
     assert VOCABULARIES["bpe"].token_bytes()[VOCABULARIES["bpe"].end] == 0
+
+
+@pytest.mark.parametrize("byte_level", [True, False])
+def test_a_token_that_ends_a_word_stands_for_a_blank_too(byte_level):  # as of CLIP and of GPT-1
+    vocabulary = {"t": 0, "h": 1, "e</w>": 2, "he</w>": 3, "the</w>": 4}
+    model = models.BPE(vocabulary, [("h", "e</w>"), ("t", "he</w>")], end_of_word_suffix="</w>")
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.decoder = decoders.ByteLevel() if byte_level else decoders.BPEDecoder("</w>")
+    found = Vocabulary("bpe", None, made.to_str())
+    assert found.token_bytes().tolist() == [1, 1, 2, 3, 4]
+    assert found.token_bytes()[found.encode("the the the")].sum() == len("the the the ")
+
+
+@pytest.mark.parametrize("has_decoder", [True, False])
+def test_bytes_of_added_tokens_and_of_byte_level_ones_without_a_decoder_are_counted(has_decoder):
+    made = tokenizers.Tokenizer.from_str(trained().tokenizer)
+    made.add_tokens(["日本"])
+    content = json.loads(made.to_str())
+    content["decoder"] = content["decoder"] if has_decoder else None
+    found = Vocabulary("bpe", END, json.dumps(content))
+    text = "the 日本 café"
+    assert found.token_bytes()[found.encode("日本")].tolist() == [6]
+    assert found.token_bytes()[found.encode(text)].sum() == len(text.encode())
+
+
+def test_a_written_tokenizer_neither_cuts_nor_pads():
+    made = tokenizers.Tokenizer.from_str(trained().tokenizer)
+    made.enable_truncation(2)
+    made.enable_padding(length=64)
+    found = Vocabulary("bpe", END, made.to_str())
+    written = tokenizers.Tokenizer.from_str(found.tokenizer_json())
+    assert (written.truncation, written.padding) == (None, None)
+    assert written.encode("the cat and the dog").ids == found.encode("the cat and the dog").tolist()
 
 
 def test_ends_of_documents_are_left_out_of_the_text_and_half_a_character_is_marked():

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 from runner.config.errors import ConfigError
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
 from runner.data.vocabulary import Vocabulary
-from runner.plan.tokens import step_flops
 from runner.task import generation, make_task, namespace
 from runner.task.base import Task
 from runner.task.token_losses import of_logits
@@ -113,6 +113,11 @@ def test_without_a_vocabulary_bytes_are_not_known() -> None:
         (config(), SPECS, "task.vocabulary=null is refused: how many tokens there are"),
         (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label is refused: the number"),
         (config(label_weight="x"), SPECS, "task.label_weight=x is refused"),
+        (
+            config(vocabulary=V),
+            {**SPECS, "label_weight": ArraySpec((T, 3), "float32")},
+            "task.label_weight=label_weight is refused: 6 numbers an example, as label has",
+        ),
         (config(vocabulary=9), {**SPECS, "tokens": ArraySpec((5,), "int32")}, "task.inputs=tokens is refused"),
         (TaskConfig(), {"tokens": ROW, "label": ROW}, "set task=language_model"),
     ],
@@ -137,11 +142,48 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
     assert line in str(caught.value)
 
 
+def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
+    words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
+    make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)
+    make_task(config(), SPECS, vocabulary=words)
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=b is refused: text that the vocabulary has tokens for"):
+        make_task(config(sample={"prompt": "b"}), SPECS, vocabulary=words)
+
+
 def test_tokens_beyond_the_vocabulary_are_refused() -> None:
     arrays = {"tokens": np.full((2, T), 7, np.int32), "label": np.full((2, T), 9, np.int32)}
     specs = {"tokens": ROW, "label": ROW}
     with pytest.raises(ConfigError, match=r"task.target=label is refused: tokens from 0 to 8, the train"):
         make_task(config(vocabulary=9), specs, ArraySource(arrays, specs))
+
+
+@pytest.mark.parametrize("weight", [-0.5, np.nan, np.inf])
+def test_weights_that_no_mean_is_taken_by_are_refused(weight: float) -> None:
+    arrays = drawn()[0]
+    arrays["label_weight"][1, 2] = weight
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight is refused: finite numbers from 0 on"):
+        make_task(config(vocabulary=V), SPECS, ArraySource(arrays, SPECS))
+
+
+def test_a_split_in_which_no_label_counts_is_refused_and_not_perfect() -> None:
+    arrays = drawn()[0]
+    arrays["label_weight"][:] = 0
+    held = ArraySource(arrays, SPECS)
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight is refused: .*split train has none; mend"):
+        make_task(config(vocabulary=V), SPECS, held)
+    with pytest.raises(ConfigError, match=r"dataset.documents=apart is refused: .*split test has none: every"):
+        task().check_split(held, "test")
+
+
+def test_labels_that_count_for_less_than_one_in_all_give_their_mean() -> None:
+    made, (batch, logits) = task(), drawn()
+    batch["label_weight"] /= 1024  # a power of two, so that float32 holds it exactly
+    totals = made.totals(OPS, logits, batch)
+    assert float(totals["counted"].sum()) < 1
+    assert float(totals["bytes"].sum()) < 1
+    batch["label_weight"] *= 1024
+    wanted = made.summary(made.addends(made.totals(OPS, logits, batch)))
+    assert made.summary(made.addends(totals)) == pytest.approx(wanted)
 
 
 def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:
@@ -157,6 +199,19 @@ def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:
     assert text == "step 12, seed 5\n--- greedy\nabcde\n--- temperature 0.5\nabcde\n"
     assert [array.shape for array in seen] == [(4, T)] * 3, "the batch axis divides the rows"
     assert [array.argmax(-1).tolist() for array in seen] == [[place] * 4 for place in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("kept_apart", [True, False])
+def test_a_sample_begins_with_an_end_only_where_what_follows_it_is_learnt(kept_apart: bool) -> None:
+    made = task({name: spec for name, spec in SPECS.items() if kept_apart or name != "label_weight"})
+    first: list[int] = []
+
+    def ask(batch: dict[str, Array]) -> Array:
+        first.append(int(batch["tokens"][0, 0]))
+        return np.zeros((len(batch["tokens"]), V), np.float32)
+
+    made.sample(ask, 1, 0)
+    assert set(first) == {ord("\n") if kept_apart else 256}
 
 
 def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_alone() -> None:
@@ -175,17 +230,3 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
     sharp = np.bincount(write(1, 2, 0.5)[0, 1:], minlength=3) / 2000
     np.testing.assert_allclose(sharp, np.array([0.25, 0.09, 0.04]) / 0.38, atol=0.04)
     assert (first[1, 1:] == 0).all(), "temperature 0 takes the likeliest"
-
-
-def test_operations_of_a_step_are_six_a_parameter_and_those_of_attention() -> None:
-    shapes = {
-        "token_embedding/embeddings": (50, 8),
-        "position_embedding/embeddings": (16, 8),
-        "block_0/attention/query/kernel": (8, 2, 4),
-        "norm/scale": (8,),
-        "head/kernel": (8, 50),
-    }
-    wanted = 64 * (6 * (64 + 8 + 400) + 12 * 16 * 8)
-    assert step_flops(shapes, 64, 16, 50) == wanted
-    tied = {path: shape for path, shape in shapes.items() if path != "head/kernel"}
-    assert step_flops(tied, 64, 16, 50) == wanted, "a table that is also the head"

@@ -19,13 +19,13 @@ from runner.config.errors import ConfigError, DataError, refuse
 from runner.config.schema_data import TEXT, DatasetConfig
 from runner.data.base import DataSource, Encoding
 from runner.data.cut import Whole
-from runner.data.packed import Packed
+from runner.data.packed import Packed, no_label_counts
 from runner.data.sources.text import bpe, files, scan
 from runner.data.sources.text.files import Piece, Source
 from runner.data.sources.text.split import Cut, cut, parted, train_part
 from runner.data.sources.text.store import Pieces, Store, Stored
 from runner.data.tell import tell
-from runner.data.vocabulary import Vocabulary
+from runner.data.vocabulary import EncodingError, Vocabulary
 
 _COLUMN = "text"
 
@@ -57,7 +57,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
       encoding: of the run that the text is read for, whose tokenizer is used; None: the config's.
 
     Raises:
-      ConfigError: the run's tokenizer is another one, or sequences are longer than the text.
+      ConfigError: the run's tokenizer is another one, the config's has no tokens for the text, sequences are longer
+        than the text, or the files have a split test or validation and none that is called train.
       DataError: a file can't be read or is not UTF-8, or there is no text.
     """
     assert config.path is not None
@@ -78,12 +79,16 @@ def folder(config: DatasetConfig) -> Path:
 def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> Whole:
     """Encodes a text, where that was not done yet, and cuts it into sequences; see `load`."""
     store = Store(folder(config), tell)
+    before = scan.stats(corpus.splits)
     content = scan.digest(corpus.splits, corpus.column, store.folder / "files")
-    before, made = scan.stats(corpus.splits), _Encoder(corpus, config, content)
+    made = _Encoder(corpus, config, content, before)
     vocabulary = made.vocabulary(store, encoding)
-    stored = store.tokens(content, vocabulary, made.pieces)
-    if scan.stats(corpus.splits) != before:
-        raise DataError(f"{corpus.source}: a file was changed while it was read; start again")
+    try:
+        stored = store.tokens(content, vocabulary, made.pieces)
+    except EncodingError as error:
+        raise _unable(config, f"can't encode it ({error})") from error
+    if any(one.size.bytes for one in stored.values()) and not any(one.size.tokens for one in stored.values()):
+        raise _unable(config, "drops all of it")
     if "train" not in stored or not any(one.size.tokens for one in stored.values()):
         raise DataError(
             f"{corpus.source}: there is no text in it" + (" of a split train" if "train" not in stored else "")
@@ -106,10 +111,13 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
 
 
 class _Encoder:
-    """Reads a corpus as often as it must: to find what is tested on, to train a tokenizer, to encode."""
+    """Reads a corpus as often as it must: to find what is tested on, to train a tokenizer, to encode.
 
-    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str) -> None:
-        self._corpus, self._config, self._content = corpus, config, content
+    What is made of it is stored under its digest, and so is not handed out where a file has changed since.
+    """
+
+    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str, before: Sequence[scan.Stat]) -> None:
+        self._corpus, self._config, self._content, self._before = corpus, config, content, before
         self._cut: Cut | None = None
 
     @property
@@ -136,6 +144,11 @@ class _Encoder:
             else:
                 for text, ends in self._read(split):
                     yield split, text, ends
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        if scan.stats(self._corpus.splits) != self._before:
+            raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
 
     def vocabulary(self, store: Store, encoding: Encoding | None) -> Vocabulary:
         """Returns what the text is to be encoded by."""
@@ -153,19 +166,23 @@ class _Encoder:
             tell(f"{self._corpus.name}: training a tokenizer of {size:,} tokens")
             whole = "test" in self._corpus.splits
             texts = self._read("train") if whole else train_part(self._read("train"), self.cut)
-            return bpe.trained((text for text, _ in texts), size, end)
+            found = bpe.trained((text for text, _ in texts), size, end)
+            self._check_unchanged()
+            return found
 
-        return store.vocabulary([self._content, size, end], end, make)
+        found = store.vocabulary([self._content, size, end], end, make)
+        bpe.check_end(found)
+        return found
 
 
 def _agreed(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
-    """Returns the tokenizer of a recorded run, unless the config names another one."""
+    """Returns the tokenizer of a recorded run, unless the config names another one that is there."""
     wanted = config.tokenizer or BYTES
     if (wanted == BYTES) != (recorded.kind == BYTES):
         raise _another("tokenizer", wanted, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _another("end_token", config.end_token, str(recorded.end_token or "null"))
-    if wanted not in (BYTES, BPE):
+    if wanted not in (BYTES, BPE) and Path(wanted).expanduser().exists():
         now = bpe.read(Path(wanted).expanduser(), config.end_token)
         if now.sha256 != recorded.sha256:
             raise _another("tokenizer", wanted, f"sha256 {recorded.sha256[:12]}, and this file has {now.sha256[:12]}")
@@ -178,6 +195,12 @@ def _another(key: str, value: object, was: str) -> ConfigError:
     return refuse(f"dataset.{key}", value, allowed=allowed, mend="give the run's own, or train a new run")
 
 
+def _unable(config: DatasetConfig, why: str) -> ConfigError:
+    allowed = f"one that has tokens for the text, and this one {why}"
+    mend = "give it a token for what is unknown, or set dataset.tokenizer=bpe"
+    return refuse("dataset.tokenizer", config.tokenizer, allowed=allowed, mend=mend)
+
+
 def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: bool) -> DataSource:
     made = Packed(stored.stream, stored.starts, length, apart)
     least = 2 if apart else length + 1
@@ -188,4 +211,6 @@ def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: b
             allowed=f"split {split} of {corpus.name} has {len(stored.stream):,} tokens, and {least:,} are needed",
             mend="set it lower, or take more text",
         )
+    if apart and stored.size.tokens == stored.size.documents:
+        raise no_label_counts(split)
     return made.in_memory()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.config.checks_text import MOST_TOKENS
 from runner.config.errors import refuse, told
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.host import cores
@@ -51,7 +52,7 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
     """Reads a user's tokenizer.json.
 
     Raises:
-      ConfigError: it can't be read, or has no such `end_token`.
+      ConfigError: it can't be read, has too many tokens, or has no such `end_token` that is not text too.
     """
     settle_threads()
     try:
@@ -64,6 +65,13 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
             allowed=f"a tokenizer.json that tokenizers reads, and this is none ({told(error)})",
             mend="give another, or set dataset.tokenizer=bpe",
         ) from error
+    if size > MOST_TOKENS:
+        raise refuse(
+            "dataset.tokenizer",
+            path,
+            allowed=f"at most {MOST_TOKENS:,} tokens, and the largest of this one is {size - 1:,}",
+            mend="give another, or set dataset.tokenizer=bpe",
+        )
     if not known:
         special = ", ".join(found.special[:5]) or "none"
         raise refuse(
@@ -72,4 +80,20 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
             allowed=f"one of the {size:,} tokens of {path}, whose special ones are {special}",
             mend="name one, or leave it out",
         )
+    check_end(found)
     return found
+
+
+def check_end(vocabulary: Vocabulary) -> None:
+    """Checks that no text is encoded as the end of a document.
+
+    Raises:
+      ConfigError: one is, and would not be had back.
+    """
+    if vocabulary.end_is_text:
+        raise refuse(
+            "dataset.end_token",
+            vocabulary.end_token,
+            allowed="what no text is encoded as, and this tokenizer has it for a piece of text",
+            mend="set dataset.end_token='<|endoftext|>', or to a special token of the tokenizer",
+        )

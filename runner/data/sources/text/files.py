@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.checks_text import SUFFIXES, matches
-from runner.config.errors import DataError
+from runner.config.errors import DataError, refuse
 from runner.data.base import in_order
 from runner.host.late import late
 
@@ -24,6 +25,8 @@ PIECE = 1 << 16  # characters of a piece, at most
 _CHUNK = 1 << 20  # bytes that are read at once
 _ROWS = 256  # of a .parquet
 _OTHER_NAMES = {"val": "validation", "valid": "validation"}
+_HELD = {"test", "validation", *_OTHER_NAMES}  # what is not trained on
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")  # a part of a split
 
 Piece = tuple[str, bool]  # a part of a document, and whether the document ends with it
 
@@ -39,32 +42,38 @@ class Text:
 Source = Path | Text
 
 
-def find(path: str) -> dict[str, list[Source]]:
+def find(path: str) -> dict[str, Sequence[Source]]:
     """Returns the files of each split, in the order of their names.
 
-    A folder's splits are its folders (`train/`), else its files (`train.txt`), where one is called train. All other
-    files, and those of a glob, are one split `train`.
+    A folder's splits are its folders (`train/`), else its files (`train.txt`), else the shards below it
+    (`data/train-00000-of-00002.parquet`, as Hugging Face calls them), where one is called train. All other files, and
+    those of a glob, are one split `train`.
 
     Raises:
+      ConfigError: a folder has what is called test or validation, and nothing that is called train.
       DataError: a folder has no such file.
     """
     there = matches(path)
     if len(there) != 1 or not there[0].is_dir():
         return {"train": list(there)}
     root = there[0]
-    folders = {one.name: _below(one) for one in sorted(root.iterdir()) if one.is_dir()}
-    own = sorted(one for one in root.iterdir() if _is_text(one))
-    found: dict[str, list[Source]] = {}
-    if folders.get("train"):
-        found = {name: files for name, files in folders.items() if files and not name.startswith(".")}
-    elif any(one.stem == "train" for one in own):
-        for one in own:
-            found.setdefault(one.stem, []).append(one)
-    else:
-        found = {"train": _below(root)}
-    if not found["train"]:
+    below = _below(root)
+    inside = {one.name: _below(one) for one in sorted(root.iterdir()) if one.is_dir() and not one.name.startswith(".")}
+    folders = {name: files for name, files in inside.items() if files}
+    own = _by_split(one for one in below if one.parent == root)
+    shards = _by_split(one for one in below if _SHARD.fullmatch(one.stem))
+    found = next((names for names in (folders, own, shards) if "train" in names), {"train": below})
+    if not below:
         raise DataError(f"{root.absolute()} holds no file that ends in {', '.join(SUFFIXES)}")
-    named: dict[str, list[Source]] = {}
+    held = sorted(_HELD & {*folders, *own, *shards})
+    if held and found["train"] is below:
+        raise refuse(
+            "dataset.path",
+            path,
+            allowed=f"a folder with a split train, and this one has {', '.join(held)} alone",
+            mend="call what is trained on train, or give a glob, whose files are one split",
+        )
+    named: dict[str, Sequence[Source]] = {}
     for name, files in found.items():
         split = _OTHER_NAMES.get(name, name)
         if split in named:
@@ -73,7 +82,15 @@ def find(path: str) -> dict[str, list[Source]]:
     return {split: named[split] for split in in_order(sorted(named))}
 
 
-def _below(folder: Path) -> list[Source]:
+def _by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for one in files:
+        shard = _SHARD.fullmatch(one.stem)
+        found.setdefault(shard[1] if shard else one.stem, []).append(one)
+    return found
+
+
+def _below(folder: Path) -> list[Path]:
     files = sorted(folder.rglob("*"), key=lambda one: one.relative_to(folder).as_posix())
     hidden = [any(part.startswith(".") for part in one.relative_to(folder).parts) for one in files]
     return [one for one, is_hidden in zip(files, hidden, strict=True) if not is_hidden and _is_text(one)]
