@@ -107,6 +107,8 @@ def _mixture(owner: str, held: Mapping[str, Shape], widths: set[int]) -> dict[st
         downs = [path for path, shape in kernels.items() if shape[2] == width and shape[1] != width]
         if len(count) == 1 and len(kernels) > 1 and all(shape[1:] == (width, width) for shape in kernels.values()):
             return {path: Role("experts", owner, shape[0], 0, width=1, experts=0) for path, shape in kernels.items()}
+        if not downs and [shape[1:] for shape in kernels.values()].count((width, 2 * width)) == 1:
+            downs = [path for path, shape in kernels.items() if shape[1:] == (width, width)]
         if len(downs) != 1 or len(count) != 1:
             continue
         number, hidden, _ = kernels[downs[0]]
