@@ -43,3 +43,71 @@ def test_auto_does_not_say_of_a_large_variable_by_another_name_that_each_device_
     assert reasons["mixer/weights"] == "no principle fits a variable of shape [64, 64] in mixer"
     assert reasons["mixer/tensor"] == "no principle fits a variable of shape [4, 8, 8, 8] in mixer"
     assert reasons["norm/scale"] == "no kernel: each device needs all of it"
+
+
+def test_an_attention_without_key_or_value_of_its_own_is_split_by_its_heads() -> None:
+    first: dict[str, Shape] = {"query/kernel": (4, 32, 16), "attention_output/kernel": (4, 16, 32)}
+    flat: dict[str, Shape] = {"q_proj/kernel": (32, 64), "o_proj/kernel": (64, 32), "q_norm/scale": (16,)}
+    for table, query, output in (
+        (first, (M, None, None), (M, None, None)),  # Gemma 4's layers that attend to another's keys and values
+        (first | {"key/kernel": (1, 32, 16)}, (M, None, None), (M, None, None)),  # and those whose value is the key
+        (flat, (None, M), (M, None)),
+        (flat | {"k_proj/kernel": (32, 16)}, (None, M), (M, None)),
+    ):
+        found = specs({f"block/attention/{path}": shape for path, shape in table.items()})
+        assert list(found.values()) == [query, output], "one key head is whole"
+
+
+@pytest.mark.parametrize("out", ["o_proj", "out_proj", "attention_output", "proj"])
+@pytest.mark.parametrize("down", ["down_proj", "mlp_out"])
+def test_an_attention_is_known_in_one_layer_with_its_feed_forward(out: str, down: str) -> None:
+    mlp: dict[str, Shape] = {"gate_proj": (32, 48), "up_proj": (32, 48), down: (48, 32)}
+    heads: dict[str, Shape] = dict.fromkeys(("q_proj", "k_proj", "v_proj"), (32, 32))
+    table = {f"b/{name}/kernel": shape for name, shape in (mlp | heads | {out: (32, 32)}).items()}
+    if out == "proj" and down == "mlp_out":  # the weaker name gives way
+        assert f"b/{out}/kernel" not in specs(table)
+        return
+    assert specs(table) == {
+        f"b/{name}/kernel": (M, None) if name in (out, down) else (None, M) for name in (*mlp, *heads, out)
+    }
+
+
+def test_a_linear_attention_is_not_taken_for_one_with_heads() -> None:
+    table: dict[str, Shape] = {"b/in_proj_qkv/kernel": (32, 128), "b/in_proj_z/kernel": (32, 64)}
+    table |= {"b/in_proj_a/kernel": (32, 8), "b/out_proj/kernel": (64, 32), "norm/scale": (32,)}
+    assert "b/in_proj_qkv/kernel" not in specs(table)
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(16, 32), (32, 16), (12, 16), (20, 8)])
+def test_experts_without_a_gate_go_by_the_attentions_width_and_by_no_norm_of_a_head(width: int, hidden: int) -> None:
+    table = gpt(dim=width, heads=4) | {
+        f"{MOE}/up": (4, width, hidden),
+        f"{MOE}/down": (4, hidden, width),
+        "block_0/attention/query_norm/scale": (hidden,),
+    }
+    found = specs(table)
+    assert (found[f"{MOE}/up"], found[f"{MOE}/down"]) == ((None, None, M), (None, M, None))
+
+
+@pytest.mark.parametrize("width", [16, 24])
+def test_attention_with_its_heads_first_is_known_where_a_head_is_as_wide_as_the_model(width: int) -> None:
+    table: dict[str, Shape] = {f"b/{name}/kernel": (4, width, 16) for name in ("query", "key", "value")}
+    table["b/output/kernel"] = (4, 16, width)
+    for norm in ({}, {"norm/scale": (width,)}):
+        found = placed(table | norm)
+        assert found["b/query/kernel"].reason == "4 heads of b, model divides them"
+        assert {each.spec for path, each in found.items() if path.endswith("kernel")} == {(M, None, None)}
+
+
+def test_xlnets_form_is_known_by_the_models_width_where_a_head_is_as_wide_as_there_are_heads() -> None:
+    table: dict[str, Shape] = {f"b/{name}/kernel": (32, 8, 8) for name in ("query", "key", "value", "output")}
+    assert set(specs(table | {"norm/scale": (32,)}).values()) == {(None, M, None)}
+
+
+def test_a_norm_of_all_queries_at_once_tells_no_heads_width() -> None:
+    table: dict[str, Shape] = {f"b/{name}_proj/kernel": (32, 32) for name in "qkvo"}
+    found = placed(table | {"b/q_norm/scale": (32,), "b/k_norm/scale": (32,)})  # as OLMo 2's
+    assert found["b/q_proj/kernel"].reason == "32 columns of the heads of b, model divides them"
+    assert found["b/o_proj/kernel"].spec == (M, None)
+    found = placed(table | {"b/q_norm/scale": (8,), "b/k_norm/scale": (8,)})
+    assert found["b/q_proj/kernel"].reason == "4 heads of b, model divides them"
