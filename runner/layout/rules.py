@@ -84,7 +84,7 @@ def catch(
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)
             cut = rule.transformer in spec or EXPERTS in spec
-            if not cut and (role.dim is not None or role.width is not None):
+            if not cut and (role.dim is not None or (role.width is not None and not role.adapter)):
                 passed.append(reason)
             return Catch(Placement(path, shape, spec, index, tuple(passed), reason))
         if rule.shard is not None:

@@ -182,5 +182,6 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
         here = role.dim is not None and (role.dim == last) == keeps_last
         dim = None if not here else len(shape) - 1 if keeps_last else role.dim
         why = role.whole or f"its other half lies as {kernel} does"
-        found[path] = replace(role, dim=dim, whole="" if here else why, width=None, experts=None)
+        stored = None if (role.width == last) != keeps_last else len(shape) - 1 if keeps_last else role.width
+        found[path] = replace(role, dim=dim, whole="" if here else why, width=stored, experts=None, adapter=True)
     return found

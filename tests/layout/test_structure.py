@@ -111,3 +111,24 @@ def test_a_norm_of_all_queries_at_once_tells_no_heads_width() -> None:
     assert found["b/o_proj/kernel"].spec == (M, None)
     found = placed(table | {"b/q_norm/scale": (8,), "b/k_norm/scale": (8,)})
     assert found["b/q_proj/kernel"].reason == "4 heads of b, model divides them"
+
+
+def test_an_adapter_is_split_in_store_as_its_kernel_is() -> None:
+    table = gpt() | {
+        "block_0/attention/query/lora_kernel_a": (32, 4, 2),
+        "block_0/attention/query/lora_kernel_b": (2, 8),
+        "block_0/feedforward/up/lora_kernel_a": (32, 2),
+        "block_0/feedforward/up/lora_kernel_b": (2, 48),
+        "block_0/feedforward/down/lora_kernel_a": (48, 2),
+        "block_0/feedforward/down/lora_kernel_b": (2, 32),
+    }
+    assert {path: spec for path, spec in specs(table, "fsdp_megatron").items() if "lora" in path} == {
+        "block_0/attention/query/lora_kernel_a": ("batch", M, None),
+        "block_0/feedforward/up/lora_kernel_a": ("batch", None),
+        "block_0/feedforward/up/lora_kernel_b": (None, M),
+        "block_0/feedforward/down/lora_kernel_a": (M, None),
+        "block_0/feedforward/down/lora_kernel_b": (None, "batch"),
+    }
+    whole = placed(table)["block_0/feedforward/up/lora_kernel_a"]
+    assert whole.reason == "its other half lies as block_0/feedforward/up/kernel does"
+    assert not whole.passed, "which is as it should be"
