@@ -147,6 +147,14 @@ def show(spec: Iterable[str | None]) -> str:
     return "[" + ",".join("null" if axis is None else axis for axis in spec) + "]"
 
 
+def alike_once(lines: Iterable[str]) -> list[str]:
+    """Returns the first of lines that differ in the numbers of blocks alone, and how many more are like it."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(re.sub(r"\d+(?=[/_,])", "", line), []).append(line)
+    return [first + (f" (and {len(more)} like it)" if more else "") for first, *more in alike.values()]
+
+
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:
     """Returns the axes of more than one device that split no dim of a batch: those are there to split weights."""
     taken = data_axes(config, axes)
