@@ -52,6 +52,7 @@ def check(config: RunConfig) -> None:
         gpt_options.check(config.model, engine or config.engine.name)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
+    gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
     positive("verify.steps", config.verify.steps)

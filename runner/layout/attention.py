@@ -6,7 +6,7 @@ D is the width of the model, H are heads, G key/value heads, K the width of a he
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.layout.roles import Layer, Role, tokens
@@ -18,6 +18,9 @@ _WORDS = {
     "value": {"value", "v", "wv"},
     "output": {"output", "out", "o", "wo", "proj"},
 }
+_WEAK = {"proj"}  # an output where nothing else is one: `gate_proj` and `down_proj` say it too
+_PLAIN = {"output", "o", "wo"}
+_INWARD = ("query", "key", "value")
 _FUSED = ({"qkv"}, {"query", "key", "value"}, {"c", "attn"})
 _QUERY_FORMS = ("DHK", "HDK")  # (width, heads, head width), and Gemma's
 _OUTPUT_FORMS = ("HKD", "DHK")  # XLNet's is the second
@@ -38,31 +41,43 @@ class Attention:
     roles: Mapping[str, Role]
 
 
-def attentions(layers: Sequence[Layer], variables: Mapping[str, Shape]) -> Iterator[Attention]:
+def attentions(
+    layers: Sequence[Layer], variables: Mapping[str, Shape], norms: Collection[int] = ()
+) -> Iterator[Attention]:
     """Yields the attentions among layers.
+
+    A key and a value may be missing: some layers attend to another's (Gemma 4), or take the key for the value.
 
     Args:
       layers: of the model.
       variables: path to shape, without dims of stacked layers; the norm of a query tells a head's width.
+      norms: sizes of the model's norms, of which the model's width is one.
     """
     for owner, held in _owners(layers).items():
         named: dict[str, list[Layer]] = {}
         for layer in held:
             named.setdefault(_kind(layer.name), []).append(layer)
-        if any(len(named.get(kind, ())) > 1 for kind in (*_WORDS, "fused")) or "output" not in named:
+        if any(len(named.get(kind, ())) > 1 for kind in ("query", "key", "value", "fused")):
             continue
-        (output,) = named["output"]
-        found: Attention | None = None
-        if "fused" in named:
-            found = _fused(owner, named["fused"][0], output)
-        elif all(kind in named for kind in _WORDS):
-            query, key, value = (named[kind][0] for kind in ("query", "key", "value"))
-            if len(query.shape) == 2:
+        query, key, value, fused = (next(iter(named.get(kind, ())), None) for kind in (*_INWARD, "fused"))
+        for output in _outputs(named.get("output", ())):
+            found: Attention | None = None
+            if fused is not None:  # of a linear attention `in_proj_qkv` lies beside `in_proj_z`
+                alone = len(fused.shape) > 2 or len(named["output"]) == 1
+                found = _fused(owner, fused, output) if alone else None
+            elif query is not None and len(query.shape) == 2:
                 found = _flat(owner, query, key, value, output, _head_width(owner, variables))
-            else:
-                found = _by_heads(owner, query, key, value, output, named.get("", ()))
-        if found is not None:
-            yield found
+            elif query is not None:
+                found = _by_heads(owner, query, key, value, output, named.get("", ()), norms)
+            if found is not None:
+                yield found
+                break
+
+
+def _outputs(named: Sequence[Layer]) -> list[Layer]:
+    """Returns what may be the output, the likeliest first."""
+    strong = [layer for layer in named if tokens(layer.name) & (_WORDS["output"] - _WEAK)]
+    return sorted(strong or named, key=lambda layer: not tokens(layer.name) & _PLAIN)
 
 
 def _owners(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
@@ -92,33 +107,42 @@ def _kind(name: str) -> str:
 
 
 def _by_heads(
-    owner: str, query: Layer, key: Layer, value: Layer, output: Layer, others: Sequence[Layer]
+    owner: str,
+    query: Layer,
+    key: Layer | None,
+    value: Layer | None,
+    output: Layer,
+    others: Sequence[Layer],
+    norms: Collection[int],
 ) -> Attention | None:
     """Reads kernels (D, H, K) or (H, D, K), the output's (H, K, D), (D, H, K) or (H * K, D)."""
-    fitting: list[tuple[bool, str, str, dict[str, int]]] = []
+    pair = [layer for layer in (key, value) if layer is not None]
+    if any(len(layer.shape) != 3 for layer in (query, *pair)):
+        return None
+    fitting: list[tuple[tuple[bool, ...], str, str, dict[str, int]]] = []
     for form in _QUERY_FORMS:
-        if not len(query.shape) == len(key.shape) == len(value.shape) == 3:
-            continue
         size = dict(zip(form, query.shape, strict=True))
-        of_value = dict(zip(form, value.shape, strict=True))["K"]
+        of_value = (value or query).shape[form.index("K")]
         if query.bias is not None and query.bias != (size["H"], size["K"]):
             continue
-        alike = all(key.shape[form.index(dim)] == size[dim] for dim in "DK")  # but where it attends to another model
+        # But where it attends to another model.
+        alike = key is None or all(key.shape[form.index(dim)] == size[dim] for dim in "DK")
         for output_form in _OUTPUT_FORMS if len(output.shape) == 3 else ("ND",):
             out = dict(zip(output_form, output.shape, strict=False))
             rows = {"N": size["H"] * of_value} if output_form == "ND" else {"H": size["H"], "K": of_value}
             if len(output.shape) == len(output_form) and out == rows | {"D": out["D"]} and out["D"] == size["D"]:
-                fitting.append((not alike, form, output_form, size))
+                unlikely = (size["D"] not in norms, not alike, form == output_form)
+                fitting.append((unlikely, form, output_form, size))
     if not fitting:
         return None
     _, form, output_form, size = min(fitting, key=lambda each: each[0])
     heads, width, dim = size["H"], size["D"], form.index("H")
-    groups = key.shape[dim]
     roles: dict[str, Role] = {}
     for layer in (query, *(other for other in others if other.shape == query.shape)):
         roles |= _inward(layer, Role("heads", owner, heads, dim, width=form.index("D")))
-    noun = "heads" if groups == heads else "key/value heads"
-    for layer in (key, value):
+    for layer in pair:
+        groups = pair[0].shape[dim]
+        noun = "heads" if groups == heads else "key/value heads"
         roles |= _inward(layer, Role(noun, owner, groups, dim, width=form.index("D")))
     rows_dim = 0 if output_form == "ND" else output_form.index("H")
     roles[output.kernel] = Role("heads", owner, heads, rows_dim, width=output_form.index("D"))
@@ -126,24 +150,29 @@ def _by_heads(
 
 
 def _flat(
-    owner: str, query: Layer, key: Layer, value: Layer, output: Layer, head_width: int | None
+    owner: str, query: Layer, key: Layer | None, value: Layer | None, output: Layer, head_width: int | None
 ) -> Attention | None:
     """Reads kernels (D, N) of plain dense layers and the output's (N, D) or (H, K, D).
 
-    Only that, or a norm of the queries, tells the heads.
+    Only that, or a norm of each head's queries, tells the heads.
     """
+    pair = [layer for layer in (key, value) if layer is not None]
     (width, columns), rows = query.shape, output.shape[:-1]
-    wanted = value.shape[-1] * columns // max(key.shape[-1], 1)
+    wanted = columns
+    if key is not None and value is not None:
+        wanted = value.shape[-1] * columns // max(key.shape[-1], 1)
     if len(rows) > 2 or output.shape[-1] != width or math.prod(rows) != wanted:
         return None
     if len(rows) == 2:
         head_width = columns // rows[0]
+    elif head_width == columns:  # a norm over all heads at once, as OLMo 2's
+        head_width = None
     known = head_width is not None and columns % head_width == 0
     each = head_width if known and head_width else 1
     noun = "heads" if known else "columns of the heads"
     roles = _inward(query, Role(noun, owner, columns // each, 1, width=0))
     roles[output.kernel] = Role(noun, owner, columns // each, 0, width=len(rows))
-    for layer in (key, value):
+    for layer in pair:
         units = layer.shape[1] // each
         if layer.shape[1] == columns or known:
             roles |= _inward(

@@ -256,14 +256,15 @@ def _leave_rest(plan: _Plan) -> None:
             reason = f"small, {_count(shape)}"
         elif name == "bias":
             reason = "the bias of a layer whose output is whole"
-        elif name != "kernel":
+        elif name != "kernel" and len(shape) < 2:
             reason = "no kernel: each device needs all of it"
         elif plan.model_axes and not any(dim % size == 0 for dim in shape for size in plan.model_axes.values()):
             reason = f"no axis ({plan.sizes()}) divides a dim of {list(shape)}"
-        elif len(shape) == 4:
+        elif name == "kernel" and len(shape) == 4:
             reason = f"convolution, and no axis ({plan.sizes()}) divides its {shape[-1]} output channels"
         else:
-            reason = f"no principle fits a kernel of shape {list(shape)} in {layer or 'the model'}"
+            noun = "kernel" if name == "kernel" else "variable"
+            reason = f"no principle fits a {noun} of shape {list(shape)} in {layer or 'the model'}"
         plan.set(path, whole(shape), reason)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from runner.layout.roles import Layer, Role, above, tokens
 from runner.layout.specs import Shape
@@ -28,22 +28,22 @@ def beside(owner: str, width: int, near: Mapping[str, Sequence[Layer]]) -> dict[
     return {}
 
 
-def alone(layers: Sequence[Layer], widths: Iterable[int]) -> dict[str, Role]:
+def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
     """Returns the roles of feed-forwards in blocks whose mixing of tokens is of another kind, as of FNet and RWKV.
 
     Args:
       layers: that have no role yet, in order.
-      widths: those of the model's norms.
+      widths: that the model may have, the likeliest first.
     """
-    known, blocks = set(widths), dict[str, list[Layer]]()
+    blocks: dict[str, list[Layer]] = {}
     for layer in layers:
         if layer.parent and len(layer.shape) == 2:
             blocks.setdefault(layer.parent, []).append(layer)
     found: dict[str, Role] = {}
     for block, dense in blocks.items():
-        for width in {layer.shape[0] for layer in dense} & known:
+        for width in widths:
             wide = [layer for layer in dense if max(layer.shape) > width]
-            found |= dict(_pairs(block, width, wide))
+            found = dict(_pairs(block, width, wide)) | found
     return found
 
 
@@ -80,14 +80,14 @@ def _square(dense: Sequence[Layer]) -> tuple[list[Layer], list[Layer]]:
     return [layer for layer in dense if layer is not down], [down]
 
 
-def experts(variables: Mapping[str, Shape], widths: Iterable[int]) -> dict[str, Role]:
+def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
     """Returns the roles of a mixture's kernels: (E, D, F), or (E, D, 2 F) with the gate in it, and (E, F, D).
 
     Args:
       variables: path to shape, without dims of stacked layers.
-      widths: of the model's attentions.
+      widths: that the model may have, the likeliest first.
     """
-    known, mixtures = set(widths), dict[str, dict[str, Shape]]()
+    mixtures: dict[str, dict[str, Shape]] = {}
     for path, shape in variables.items():
         held = path.rpartition("/")[0]
         if path.endswith(("/kernel", "/bias")):
@@ -96,17 +96,19 @@ def experts(variables: Mapping[str, Shape], widths: Iterable[int]) -> dict[str, 
             mixtures.setdefault(held, {})[path] = shape
     found: dict[str, Role] = {}
     for owner, held_shapes in mixtures.items():
-        found |= _mixture(owner, held_shapes, known)
+        found |= _mixture(owner, held_shapes, widths)
     return found
 
 
-def _mixture(owner: str, held: Mapping[str, Shape], widths: set[int]) -> dict[str, Role]:
+def _mixture(owner: str, held: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
     kernels = {path: shape for path, shape in held.items() if len(shape) == 3}
     count = {shape[0] for shape in kernels.values()}
-    for width in widths & {dim for shape in kernels.values() for dim in shape[1:]}:
+    for width in widths:
         downs = [path for path, shape in kernels.items() if shape[2] == width and shape[1] != width]
         if len(count) == 1 and len(kernels) > 1 and all(shape[1:] == (width, width) for shape in kernels.values()):
             return {path: Role("experts", owner, shape[0], 0, width=1, experts=0) for path, shape in kernels.items()}
+        if not downs and [shape[1:] for shape in kernels.values()].count((width, 2 * width)) == 1:
+            downs = [path for path, shape in kernels.items() if shape[1:] == (width, width)]
         if len(downs) != 1 or len(count) != 1:
             continue
         number, hidden, _ = kernels[downs[0]]

@@ -11,7 +11,7 @@ from runner.config.errors import ConfigError, refuse
 from runner.config.schema import LayoutConfig
 from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Catch, Placement, catch, model_axes, show
+from runner.layout.rules import Catch, Placement, alike_once, catch, model_axes, show
 from runner.layout.specs import Shape
 
 LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
@@ -104,8 +104,9 @@ def lint(
 ) -> list[str]:
     """Says what works but is hardly meant.
 
-    A large variable (of the largest quarter, and of 1,024 elements at least) that is whole on a mesh with a model
-    axis, an axis of more than one device that splits no dim of the inputs; and a `shard` rule that splits nothing.
+    A large variable (of 1,024 elements at least) that is whole on a mesh with a model axis, an axis of more than one
+    device that splits no dim of the inputs: of the largest quarter each, of the others each kernel that no rule left
+    whole with a reason. And a `shard` rule that splits nothing.
 
     Args:
       config: as for `resolve`.
@@ -114,7 +115,7 @@ def lint(
       placed: as the engine placed them, where `from_model` says more than the config; None: as `resolve` does.
 
     Returns:
-      One line a warning.
+      One line a warning, of equal blocks once.
 
     Raises:
       ConfigError: as `resolve`.
@@ -134,12 +135,19 @@ def _whole_though_large(config: LayoutConfig, placed: Mapping[str, Placement], a
         reasons = {proposal.path: proposal.reason for proposal in propose(shapes, config, axes)}
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
     names = " and ".join(f"{axis!r} of size {size}" for axis, size in free.items())
-    return [
+    return alike_once(
         f"{each.path}, shape {list(each.shape)}, is whole on every device of axis {names}; "
         + (f"layout=auto left it: {reasons[each.path]}" if each.path in reasons else _advice(each, free))
-        for each in by_size[: -(-len(by_size) // 4)]
+        for place, each in enumerate(by_size)
         if math.prod(each.shape) >= LARGE and not any(axis and axes[axis] > 1 for axis in each.spec)
-    ]
+        if place < -(-len(by_size) // 4) or (_is_kernel(each) and each.path not in reasons)
+    )
+
+
+def _is_kernel(placement: Placement) -> bool:
+    """Tells whether it is a kernel of which no rule has said why it is whole."""
+    named = "kernel" in placement.path.rpartition("/")[2] and len(placement.shape) > 1
+    return named and not placement.reason and not placement.passed
 
 
 def _advice(placement: Placement, free: Mapping[str, int]) -> str:

@@ -22,6 +22,7 @@ class Role:
       width: the dim of the model's width, which may be split in store.
       experts: the dim of a mixture's experts.
       stacked: 1 where dim 0 counts the layers of a scan.
+      adapter: half of one of low rank; why it is whole is told of its kernel.
     """
 
     noun: str
@@ -32,6 +33,7 @@ class Role:
     width: int | None = None
     experts: int | None = None
     stacked: int = 0
+    adapter: bool = False
 
     @property
     def count(self) -> str:

@@ -84,7 +84,7 @@ def catch(
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)
             cut = rule.transformer in spec or EXPERTS in spec
-            if not cut and (role.dim is not None or role.width is not None):
+            if not cut and (role.dim is not None or (role.width is not None and not role.adapter)):
                 passed.append(reason)
             return Catch(Placement(path, shape, spec, index, tuple(passed), reason))
         if rule.shard is not None:
@@ -145,6 +145,14 @@ def near_divisors(number: int, size: int, most: int = 4) -> list[int]:
 def show(spec: Iterable[str | None]) -> str:
     """Returns a spec as it is typed in an override."""
     return "[" + ",".join("null" if axis is None else axis for axis in spec) + "]"
+
+
+def alike_once(lines: Iterable[str]) -> list[str]:
+    """Returns the first of lines that differ in the numbers of blocks alone, and how many more are like it."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(re.sub(r"\d+(?=[/_,])", "", line), []).append(line)
+    return [first + (f" (and {len(more)} like it)" if more else "") for first, *more in alike.values()]
 
 
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:

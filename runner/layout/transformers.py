@@ -45,18 +45,18 @@ def read(variables: Mapping[str, Shape]) -> Structure:
     stacked = _stacked(variables)
     seen = {path: shape[1:] if path in stacked else shape for path, shape in variables.items()}
     every = layers(seen)
-    found = list(attentions(every, seen))
-    owners, widths = [each.owner for each in found], [each.width for each in found]
+    norms = dict.fromkeys(shape[0] for path, shape in seen.items() if len(shape) == 1 and _is_norm(path))
+    found = list(attentions(every, seen, norms))
+    owners, widths = [each.owner for each in found], dict.fromkeys(each.width for each in found)
     roles: dict[str, Role] = {}
     for each in found:
         roles |= each.roles
-    norms = {shape[0] for path, shape in seen.items() if len(shape) == 1 and _is_norm(path)}
-    roles |= experts(seen, {*widths, *norms})
+    roles |= experts(seen, widths or norms)
     free = [layer for layer in every if layer.kernel not in roles and len(layer.shape) == 2]
     near = _by_place(free, owners)
     for each in found:
         roles = beside(each.owner, each.width, near) | roles
-    roles = alone([layer for layer in free if layer.kernel not in roles], norms) | roles
+    roles = alone([layer for layer in free if layer.kernel not in roles], widths | norms) | roles
     if found or roles:
         roles |= _vocabulary(seen, [layer for layer in free if layer.kernel not in roles])
     roles |= _adapters(seen, roles)
@@ -183,5 +183,6 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
         here = role.dim is not None and (role.dim == last) == keeps_last
         dim = None if not here else len(shape) - 1 if keeps_last else role.dim
         why = role.whole or f"its other half lies as {kernel} does"
-        found[path] = replace(role, dim=dim, whole="" if here else why, width=None, experts=None)
+        stored = None if (role.width == last) != keeps_last else len(shape) - 1 if keeps_last else role.width
+        found[path] = replace(role, dim=dim, whole="" if here else why, width=stored, experts=None, adapter=True)
     return found

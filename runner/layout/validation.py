@@ -55,7 +55,8 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
       axes: mesh axis to size.
 
     Raises:
-      ConfigError: an array that is not there, a spec of another rank, or a dim that its axis does not divide.
+      ConfigError: an array that is not there, a spec of another rank, a dim that its axis does not divide, or tokens
+        over the axis of a rule that splits heads.
     """
     if config.sequence is not None:
         _check_lengths(config.sequence, {k: v for k, v in arrays.items() if k not in config.inputs}, arrays, axes)
@@ -63,6 +64,8 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
         key = f"layout.inputs.{name}"
         if name in arrays:
             _check_fits(key, spec, batch, arrays[name], axes)
+            for dim, axis in zip(arrays[name].dims, spec[1:], strict=False):  # arrays may have no names of dims
+                _check_heads(key, show(spec), axis if dim == SEQUENCE else None, config.rules)
         elif name != _RECORDED or len(spec) != 1:
             raise refuse(
                 key,
@@ -80,11 +83,16 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
     mend = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
     if axis == batch_axis(config, axes):
         raise refuse(key, axis, allowed=f"another axis than {axis}, which splits the examples", mend=mend)
-    for index, rule in enumerate(config.rules):
-        if rule.transformer == axis:  # on DTensor attention would compute wrong numbers, without an error
+    _check_heads(key, axis, axis, config.rules)
+
+
+def _check_heads(key: str, shown: str, axis: str | None, rules: Sequence[RuleConfig]) -> None:
+    """Refuses tokens over the axis of a rule that splits heads: DTensor may compute wrong numbers without an error."""
+    for index, rule in enumerate(rules):
+        if axis is not None and rule.transformer == axis:
             raise refuse(
                 key,
-                axis,
+                shown,
                 allowed=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
                 mend="choose a mesh with an axis for each, as mesh.axes={batch:2,sequence:2,model:2}",
             )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from runner.config import checks_text
 from runner.config.errors import refuse
 from runner.config.schema import ModelConfig
+from runner.config.schema_data import DatasetConfig
 
 TARGET = "runner.model.gpt.build"
 CHOICES = {
@@ -43,6 +45,9 @@ def problem(options: Mapping[str, Any], *, on_jax: bool) -> Problem | None:
     for name in ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length"):
         if options[name] is not None and options[name] < 1:
             return Problem(name, options[name], "at least 1", f"set model.{name} to a size")
+    for name, usual in (("wavelength", 10000.0), ("epsilon", 1e-5)):
+        if not options[name] > 0:
+            return Problem(name, options[name], "above 0", f"set model.{name}={usual}")
     if not 0 <= options["dropout"] < 1:
         return Problem("dropout", options["dropout"], "from 0 to below 1", "set model.dropout=0.1")
     return _of_heads(options["dim"], options["heads"], options["key_value_heads"], options["positions"])
@@ -70,9 +75,23 @@ def check(config: ModelConfig, engine: str) -> None:
     Raises:
       ConfigError: names the option.
     """
-    names = ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length", "dropout", *_ON_JAX, *CHOICES)
+    sizes = ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length")
+    names = (*sizes, "wavelength", "epsilon", "dropout", *_ON_JAX, *CHOICES)
     if config.target != TARGET or any(name not in config.options for name in names):
         return
     found = problem(config.options, on_jax=engine == "jax")
     if found is not None:
         raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=found.mend)
+
+
+def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
+    """Checks that a text's rows have no more tokens than this builder's model has places; another builder's pass.
+
+    Raises:
+      ConfigError: they have.
+    """
+    most = config.options.get("max_length") if config.target == TARGET else None
+    length = dataset.sequence_length or checks_text.LENGTH
+    if isinstance(most, int) and checks_text.is_text(dataset) and length > most:
+        allowed = f"at least dataset.sequence_length={length}, the tokens of a row"
+        raise refuse("model.max_length", most, allowed=allowed, mend=f"set model.max_length={length}, or leave it out")

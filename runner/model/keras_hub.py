@@ -68,7 +68,7 @@ def build(
       ValueError: the class does not take the arrays, or KerasHub has no such task for it.
     """
     load()
-    per_token, given = tokens > 0, {**keys, **(config or {})}
+    per_token, given = tokens > 0, options.given({**keys, **(config or {})})
     if preset is None:
         assert backbone is not None  # see `runner.model.hub.check`
         told = options.filled(backbone, given, inputs, outputs.units if per_token else None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from runner.model import attention, ops
+from runner.model import attention, ops, scope
 
 Tensor = Any  # of the Keras that a builder was given
 
@@ -235,7 +235,8 @@ def layers(keras: ModuleType) -> SimpleNamespace:
             return x_btd + drop[1](self._fed_forward(self.feedforward_norm(x_btd)))
 
         def _attended(self, x_btd: Tensor, segments: Tensor) -> Tensor:
-            heads = [self.attention[part](x_btd) for part in ("query", "key", "value")]
+            query, *pair = (self.attention[part] for part in ("query", "key", "value"))
+            heads = [query(x_btd), *(scope.met_by(each(x_btd), each.kernel, query.kernel) for each in pair)]
             return self.attention["output"](self.attention["mix"](heads, segments=segments))
 
         def _fed_forward(self, x_btd: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from runner import mesh
+from runner.layout.rules import alike_once
 from runner.plan.base import Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded
 
@@ -225,12 +225,7 @@ def notes(plan: Plan) -> list[str]:
 
 def _passed(variables_: Sequence[VariablePlan]) -> list[str]:
     """Returns what rules passed on or left whole, of equal blocks once."""
-    alike: dict[str, list[str]] = {}
-    for each in variables_:
-        for note in each.passed:
-            line = f"{each.path}: {note}"
-            alike.setdefault(re.sub(r"\d+(?=[/_,])", "", line), []).append(line)
-    return [lines[0] + (f" (and {len(lines) - 1} like it)" if len(lines) > 1 else "") for lines in alike.values()]
+    return alike_once(f"{each.path}: {note}" for each in variables_ for note in each.passed)
 
 
 def _crossing(plan: Plan) -> str:

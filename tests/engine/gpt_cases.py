@@ -53,6 +53,16 @@ MESHES: dict[str, tuple[dict[str, int], list[RuleConfig], str | None]] = {
     "batch2_sequence4_fsdp": ({"batch": 2, "sequence": 4}, FSDP, "sequence"),
     "sequence2_model2": ({"batch": 1, "sequence": 2, "model": 2}, MEGATRON, "sequence"),
     "batch2_sequence2_model2": ({"batch": 2, "sequence": 2, "model": 2}, MEGATRON, "sequence"),
+    # Queries over one axis, keys and values over another, as layout=auto proposes where the one can't split both.
+    "model4_small2": (
+        {"batch": 1, "model": 4, "small": 2},
+        [
+            RuleConfig(".*attention/(key|value)/kernel", [None, "small", None], optional=True),
+            RuleConfig(".*attention/(key|value)/bias", ["small", None], optional=True),
+            *MEGATRON,
+        ],
+        None,
+    ),
     # Attention's heads over the axis of the tokens.
     "sequence4_of_heads": (
         {"batch": 2, "model": 4},

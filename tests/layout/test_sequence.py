@@ -76,3 +76,18 @@ def test_a_length_that_the_axis_does_not_divide_and_data_without_sequences_are_r
         layout.check_inputs(load("sequence"), TEXT, 8, {"batch": 2, "sequence": 3})
     with pytest.raises(ConfigError, match=r"an array with a dim named sequence; there are image \(height, width"):
         layout.check_inputs(load("sequence"), {"image": TEXT["image"]}, 8, AXES)
+
+
+def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> None:
+    config, arrays = load("megatron"), {"tokens": TEXT["tokens"], "row": TEXT["row"]}
+    config.inputs = {"tokens": ["batch", None], "row": ["batch", "model"]}  # of the second no name tells what it is
+    layout.check_inputs(config, arrays, 8, AXES)
+    config.inputs["tokens"] = ["batch", "model"]
+    with pytest.raises(ConfigError) as caught:
+        layout.check_inputs(config, arrays, 8, AXES)
+    assert str(caught.value) == (
+        "layout.inputs.tokens=[batch,model] is refused: not layout.rules[0].transformer=model too: one axis can't "
+        "split heads and tokens; choose a mesh with an axis for each, as mesh.axes={batch:2,sequence:2,model:2}"
+    )
+    config.inputs["tokens"] = ["batch", "sequence"]
+    layout.check_inputs(config, arrays, 8, AXES)

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
+from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec
 from runner.host import paths
 from runner.model import gpt, gpt_options
@@ -42,6 +43,8 @@ def test_the_preset_passes_on_both_engines(engine: str) -> None:
         ({"scan": True}, "keras_dtensor", "model.scan=True is refused: it needs Keras on JAX"),
         ({"fused_head": True}, "keras_dtensor", "model.fused_head=True is refused: it needs Keras on JAX"),
         ({"depth": 0}, "jax", "model.depth=0 is refused: at least 1"),
+        ({"wavelength": 0.0}, "jax", "model.wavelength=0.0 is refused: above 0; set model.wavelength=10000.0"),
+        ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05 is refused: above 0; set model.epsilon=1e-05"),
         ({"dropout": 1.0}, "jax", "model.dropout=1.0 is refused: from 0 to below 1"),
     ],
 )
@@ -72,3 +75,16 @@ def test_what_only_the_data_tells_is_refused_by_the_builder(
 
 def test_another_builders_options_pass() -> None:
     gpt_options.check(ModelConfig("my_models.build", {"heads": 5}), "jax")
+
+
+def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() -> None:
+    text, images = DatasetConfig("pydoc", sequence_length=16), DatasetConfig("digits")
+    gpt_options.check_rows(preset(), text)
+    gpt_options.check_rows(preset(max_length=16), text)
+    gpt_options.check_rows(preset(max_length=8), images)
+    with pytest.raises(ConfigError) as raised:
+        gpt_options.check_rows(preset(max_length=8), text)
+    assert str(raised.value) == (
+        "model.max_length=8 is refused: at least dataset.sequence_length=16, the tokens of a row; set "
+        "model.max_length=16, or leave it out"
+    )

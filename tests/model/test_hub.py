@@ -12,7 +12,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
-from runner.model.hub import catalogue, check
+from runner.model.hub import catalogue, check, options
 from tests import forks
 from tests.backbones_of_hub import tiny
 
@@ -41,6 +41,24 @@ REFUSED = [
         {"backbone": "RetinaNetBackbone", "image_encoder": {"class": "ResNetBakbone"}, "min_level": 3}
         | {"max_level": 5, "use_p5": True},
         "model.image_encoder.class=ResNetBakbone is refused",
+    ),
+    (
+        {"backbone": "RetinaNetBackbone", "image_encoder": {"class": "ResNetBackbone"}, "min_level": 3}
+        | {"max_level": 5, "use_p5": True},
+        "add input_conv_filters, input_conv_kernel_sizes",
+    ),
+    (
+        {"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": ["a"]}},
+        "model.dropout.class=['a'] is refused: a model or layer of KerasHub",
+    ),
+    ({"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": None}}, "model.dropout.class=null is refused"),
+    (
+        {"backbone": "GPT2Backbone", **GPT2, "config": {"num_layers": 3}},
+        "model.config.num_layers=3 is refused: a key is given once, and model.num_layers is 1; leave out one",
+    ),
+    (
+        {"backbone": "GPT2Backbone", **GPT2, "vocabulary_size": None, "task": "classification"},
+        "of which vocabulary_size has no value",
     ),
 ]
 
@@ -104,6 +122,10 @@ def test_text_that_fits_or_whose_tokens_only_the_tokenizer_tells_is_taken() -> N
         ("gpt2_base", "did you mean gpt2_base_en?"),
         ("setup.py", "model.preset=setup.py is refused: there is no such folder; set it to a folder that"),
         ("bare", "model.preset=bare is refused: the folder holds neither model.weights.h5 nor model.weights.json"),
+        ("deep", "model.preset=deep is refused: it can't be read (RecursionError: "),
+        ("task", "model.preset=task is refused: the folder holds no task.json of KerasHub's"),
+        ("index", "model.preset=index is refused: its model.weights.json is no index of weights of Keras's"),
+        ("part", "model.preset=part is refused: the folder has no model_00001.weights.h5, which its model.weights"),
     ],
 )
 def test_a_preset_that_is_none_is_refused(
@@ -111,8 +133,17 @@ def test_a_preset_that_is_none_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "setup.py").touch()
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "config.json").write_text('{"class_name": "GPT2Backbone", "config": {}}')
+    files = {
+        "bare": {},
+        "deep": {"config.json": "[" * 100_000},
+        "task": {"task.json": '{"class_name": "GPT2CausalLM"}', "model.weights.h5": ""},
+        "index": {"model.weights.json": "[]"},
+        "part": {"model.weights.json": '{"weight_map": {"a": ["model_00001.weights.h5"]}}'},
+    }
+    for folder, contents in files.items():
+        (tmp_path / folder).mkdir()
+        for name, text in ({"config.json": '{"class_name": "GPT2Backbone", "config": {}}'} | contents).items():
+            (tmp_path / folder / name).write_text(text)
     with pytest.raises(ConfigError) as caught:
         check.check(config(preset=preset))
     assert said in str(caught.value)
@@ -124,6 +155,15 @@ def test_an_unknown_task_is_refused() -> None:
     made.model.options["task"] = "CausalML"
     with pytest.raises(ConfigError, match="did you mean CausalLM"):
         check.check(made)
+
+
+def test_null_is_no_value_of_what_the_data_tells() -> None:
+    keys = {**GPT2, "vocabulary_size": None, "dropout": 0.1}
+    check.check(config(backbone="GPT2Backbone", **keys))
+    found = options.filled("GPT2Backbone", keys, {}, vocabulary=24)
+    assert found == {**GPT2, "vocabulary_size": 24, "dropout": 0.1}
+    with pytest.raises(ConfigError, match="of which vocabulary_size has no value"):
+        options.filled("GPT2Backbone", keys, {}, vocabulary=None)
 
 
 def test_keys_with_names_of_ours_are_given_below_config() -> None:

@@ -112,7 +112,8 @@ def _check_class(config: ModelConfig, per_token: bool) -> str | None:
 def _check_text(name: str, config: RunConfig) -> None:
     """Checks that a text's rows and tokens fit the backbone, as far as the config tells of both."""
     held, preset = config.model.options, config.model.options.get("preset")
-    keys = {**(presets.opened(preset).config["config"] if preset else {}), **held, **(held.get("config") or {})}
+    own = options.given({**held, **(held.get("config") or {})})
+    keys = {**(presets.opened(preset).config["config"] if preset else {}), **own}
     length = config.dataset.sequence_length or checks_text.LENGTH
     positions = catalogue.position_limit(name)
     limit = None if positions is None else keys.get(positions[0], positions[1])
@@ -138,8 +139,12 @@ def _check_keys(name: str, config: ModelConfig, per_token: bool, *, of_preset: b
     further = config.options.get("config") or {}
     if not isinstance(further, Mapping):
         raise refuse("model.config", further, allowed="keys of the class", mend="write model.config={key: value}")
-    given = {**{key: f"model.{key}" for key in config.options if key not in OWN}}
-    given |= {key: f"model.config.{key}" for key in further}
+    given = {key: f"model.{key}" for key in config.options if key not in OWN}
+    for key in further:
+        if key in given:
+            allowed = f"a key is given once, and {given[key]} is {config.options[key]}"
+            raise refuse(f"model.config.{key}", further[key], allowed=allowed, mend="leave out one of the two")
+        given[key] = f"model.config.{key}"
     for key, written in given.items():
         if key not in taken.known:
             raise ConfigError(
@@ -148,7 +153,7 @@ def _check_keys(name: str, config: ModelConfig, per_token: bool, *, of_preset: b
             )
     if not of_preset:
         told = [*options.IMAGE, *(options.SIZES if per_token else ())]
-        options.check_needed(name, taken, given, told)
+        options.check_needed(name, taken, options.given({**config.options, **further}), told)
     for key, value in {**config.options, **further}.items():
         if key in given:
             _check_described(given[key], value)
@@ -163,20 +168,23 @@ def _check_described(key: str, value: object) -> None:
         return
     for inner, each in value.items():
         _check_described(f"{key}.{inner}", each)
-    name = value.get(options.CLASS)
-    if name is None:
+    if options.CLASS not in value:
         return
-    if name not in catalogue.public():
+    name = value[options.CLASS]
+    if not isinstance(name, str) or name not in catalogue.public():
         raise refuse(
             f"{key}.{options.CLASS}",
             name,
             allowed="a model or layer of KerasHub",
             mend=did_you_mean(str(name), catalogue.public(), "https://keras.io/keras_hub/api lists them"),
         )
-    taken = catalogue.taken(str(name))
+    taken = catalogue.taken(name)
+    if taken is None:
+        return
     for inner in value:
-        if taken is not None and inner != options.CLASS and inner not in taken.known:
+        if inner != options.CLASS and inner not in taken.known:
             raise ConfigError(
                 f"{key}.{inner} is refused: no such key; keys of {name} are {', '.join(taken.known)}; "
                 f"{did_you_mean(str(inner), taken.known, 'leave it out')}"
             )
+    options.check_needed(name, taken, value, key=key)

@@ -29,7 +29,7 @@ def filled(
     Raises:
       ConfigError: a key that the class needs is neither given nor told.
     """
-    taken, found = catalogue.taken(name), dict(config)
+    taken, found = catalogue.taken(name), given(config)
     if taken is None:
         return found
     images = [list(spec.shape) for spec in inputs.values() if len(spec.shape) == 3]
@@ -40,6 +40,11 @@ def filled(
             found.setdefault(key, images[0])
     check_needed(name, taken, found)
     return found
+
+
+def given(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys that have a value: null is none for those that the data tells."""
+    return {key: value for key, value in config.items() if value is not None or key not in FROM_DATA}
 
 
 def check_vocabulary(name: str, size: int, units: int, *, tied: bool) -> None:
@@ -64,7 +69,9 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool) -> None:
         )
 
 
-def check_needed(name: str, taken: catalogue.Taken, found: Collection[str], told: Collection[str] = ()) -> None:
+def check_needed(
+    name: str, taken: catalogue.Taken, found: Collection[str], told: Collection[str] = (), key: str | None = None
+) -> None:
     """Checks that a class gets the keys that it needs.
 
     Args:
@@ -72,18 +79,20 @@ def check_needed(name: str, taken: catalogue.Taken, found: Collection[str], told
       taken: what it takes.
       found: keys that are given.
       told: keys that the data will tell.
+      key: of the mapping that describes an object of the class; None: it is the backbone.
 
     Raises:
       ConfigError: names all that are missing.
     """
-    missing = [key for key in taken.needed if key not in found and key not in told]
+    missing = [each for each in taken.needed if each not in found and each not in told]
     if missing:
+        mend = " ".join(f"+model.{each}=..." for each in missing) if key is None else f"{', '.join(missing)} to {key}"
         raise refuse(
-            "model.backbone",
+            "model.backbone" if key is None else f"{key}.{CLASS}",
             name,
             allowed=f"it needs {', '.join(taken.needed)}, of which {', '.join(missing)} "
             f"{'has' if len(missing) == 1 else 'have'} no value",
-            mend=f"add {' '.join(f'+model.{key}=...' for key in missing)}",
+            mend=f"add {mend}",
         )
 
 

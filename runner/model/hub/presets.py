@@ -85,7 +85,7 @@ class Preset:
     def _has_head_of(self, task: Any) -> bool:
         if self.task is None or not (self.folder / TASK_WEIGHTS).is_file():
             return False
-        same = self.task["class_name"] == type(task).__name__
+        same = self.task.get("class_name") == type(task).__name__
         return bool(same and self.task["config"].get("num_classes") == getattr(task, "num_classes", None))
 
 
@@ -160,15 +160,15 @@ def _files_of(index: Mapping[str, Any]) -> Iterator[str]:
 
 def _read(value: str, folder: Path) -> Preset:
     try:
-        contents = [
-            json.loads((folder / name).read_text()) if (folder / name).is_file() else None for name in (CONFIG, TASK)
-        ]
-    except (OSError, ValueError) as error:
+        found, task, index = (
+            json.loads((folder / name).read_text()) if (folder / name).is_file() else None
+            for name in (CONFIG, TASK, SHARDED)
+        )
+        foreign = next(_foreign([found, task]), None)
+    except (OSError, ValueError, RecursionError) as error:
         raise refuse(KEY, value, allowed=f"it can't be read ({told(error)})", mend=_MADE) from error
-    config, task = contents
-    if not isinstance(config, dict) or not isinstance(config.get("config"), dict):
-        raise refuse(KEY, value, allowed=f"the folder holds no {CONFIG} of KerasHub's", mend=_MADE)
-    for foreign in _foreign([config, task]):
+    config = _of_object(value, CONFIG, found)
+    if foreign is not None:
         raise refuse(
             KEY, value, allowed=f"its config names {foreign}, and only what is Keras's own is imported", mend=_MADE
         )
@@ -177,7 +177,27 @@ def _read(value: str, folder: Path) -> Preset:
         raise refuse(KEY, value, allowed=f"its {CONFIG} is of {name}, no backbone of KerasHub's", mend=_MADE)
     if not any(path.is_file() for path in _weights(folder)):
         raise refuse(KEY, value, allowed=f"the folder holds neither {WEIGHTS} nor {SHARDED}", mend=_MADE)
-    return Preset(folder, config, task if isinstance(task, dict) else None)
+    if not (folder / WEIGHTS).is_file():
+        _check_files(value, folder, index)
+    return Preset(folder, config, None if task is None else _of_object(value, TASK, task))
+
+
+def _of_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
+    """Returns a file's content where it describes an object of a class."""
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        return content
+    raise refuse(KEY, value, allowed=f"the folder holds no {name} of KerasHub's", mend=_MADE)
+
+
+def _check_files(value: str, folder: Path, index: Any) -> None:
+    """Checks that the files are there that the weights lie in, as an index names them."""
+    try:
+        missing = [name for name in _files_of(index) if not (folder / name).is_file()]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise refuse(KEY, value, allowed=f"its {SHARDED} is no index of weights of Keras's", mend=_MADE) from error
+    if missing:
+        allowed = f"the folder has no {missing[0]}, which its {SHARDED} names"
+        raise refuse(KEY, value, allowed=allowed, mend="copy the whole folder")
 
 
 def _foreign(content: Any) -> Iterator[str]:
