@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.model.hub import catalogue
-from tests.backbones_of_hub.own import IMAGE, OWN, SEQUENCE, VOCABULARY, WITHOUT
+from tests.backbones_of_hub.own import OWN, SEQUENCE, VOCABULARY, WITHOUT
+from tests.backbones_of_hub.own_images import IMAGE
 
 COMMON: Mapping[str, Any] = {
     "num_layers": 2,
