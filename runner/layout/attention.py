@@ -53,6 +53,7 @@ def attentions(
       variables: path to shape, without dims of stacked layers; the norm of a query tells a head's width.
       norms: sizes of the model's norms, of which the model's width is one.
     """
+    by_path = {layer.path: layer for layer in layers}
     for owner, held in _owners(layers).items():
         named: dict[str, list[Layer]] = {}
         for layer in held:
@@ -60,7 +61,10 @@ def attentions(
         if any(len(named.get(kind, ())) > 1 for kind in ("query", "key", "value", "fused")):
             continue
         query, key, value, fused = (next(iter(named.get(kind, ())), None) for kind in (*_INWARD, "fused"))
-        for output in _outputs(named.get("output", ())):
+        beside = by_path.get(
+            f"{owner.rpartition('/')[0]}/output/dense"
+        )  # of `attention/self`, as Hugging Face nests it
+        for output in _outputs(named.get("output") or [layer for layer in (beside,) if layer is not None]):
             found: Attention | None = None
             if fused is not None:  # of a linear attention `in_proj_qkv` lies beside `in_proj_z`
                 alone = len(fused.shape) > 2 or len(named["output"]) == 1

@@ -132,3 +132,12 @@ def test_an_adapter_is_split_in_store_as_its_kernel_is() -> None:
     whole = placed(table)["block_0/feedforward/up/lora_kernel_a"]
     assert whole.reason == "its other half lies as block_0/feedforward/up/kernel does"
     assert not whole.passed, "which is as it should be"
+
+
+def test_an_attention_whose_output_lies_one_level_up_is_known() -> None:
+    table: dict[str, Shape] = {f"layer_0/attention/self/{name}/kernel": (32, 32) for name in ("query", "key", "value")}
+    table |= {"layer_0/attention/output/dense/kernel": (32, 32), "layer_0/attention/output/LayerNorm/gamma": (32,)}
+    table |= {"layer_0/intermediate/dense/kernel": (32, 48), "layer_0/output/dense/kernel": (48, 32)}
+    assert specs(table) == {  # as Hugging Face's BERT
+        path: (M, None) if "output/dense" in path else (None, M) for path, shape in table.items() if len(shape) == 2
+    }

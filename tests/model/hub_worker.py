@@ -19,6 +19,7 @@ from runner.engine.base import DataSpec
 from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
+from runner.engine.jax.tuning import train_alone
 from runner.model import keras_hub as hub
 from runner.model import stored
 from runner.task import make_task
@@ -60,6 +61,16 @@ def trained(model: keras.Model) -> list[str]:
     return [paths[id(variable)] for variable in model.trainable_variables]
 
 
+def normalizing(pattern: str) -> list[str]:
+    """Returns the layers that are not frozen of a batch normalisation without variables to train and a dense layer."""
+    inputs = keras.Input((4,))
+    x = keras.layers.BatchNormalization(center=False, scale=False, name="norm")(inputs)
+    x = keras.layers.BatchNormalization(name="other")(keras.layers.Dense(3, name="first")(x))
+    model = keras.Model(inputs, keras.layers.Dense(2, name="last")(x))
+    train_alone(model, [pattern, "last/bias"])
+    return [layer.name for layer in model.layers[1:] if layer.trainable]
+
+
 def main() -> None:
     """Prints what the tests ask."""
     folder, found = Path(sys.argv[1]), {}
@@ -95,6 +106,7 @@ def main() -> None:
     found["assign"] = private.KerasVariable.assign.__qualname__
 
     found["frozen"] = trained(factory(language(), [".*/bias", "layer_norm/.*"], **gpt).build())
+    found["normalizing"] = [normalizing(pattern) for pattern in ("last/.*", ".*")]
     found["nothing"] = refused(language(), ["transformer_layer_9/.*"], **gpt)
     found["other_task"] = refused(language(), **gpt, task="TextClassifier")
     bert = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).traced()

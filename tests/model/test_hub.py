@@ -222,6 +222,11 @@ def test_patterns_choose_what_is_trained(found: Any) -> None:
     assert "model.trainable[0]=transformer_layer_9/.* is refused: a pattern of the whole of paths" in found["nothing"]
 
 
+def test_a_layer_of_averages_alone_is_frozen_unless_a_pattern_catches_them(found: Any) -> None:
+    assert found["normalizing"][0] == ["last"]
+    assert found["normalizing"][1] == ["norm", "first", "other", "last"]
+
+
 def test_a_task_is_kerashubs_own_where_there_is_one(found: Any) -> None:
     layers, shapes = found["classifier"]
     assert "BertTextClassifier" in layers

@@ -15,7 +15,8 @@ from runner.engine.jax.names import Names
 def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:
     """Freezes what no pattern catches; a layer of which nothing is left is frozen whole, as `layer.trainable=False`.
 
-    So a batch normalisation that is not trained computes with its moving averages, as Keras's does.
+    So a batch normalisation that is not trained computes with its moving averages, as Keras's does; one that has
+    nothing to train is, where no pattern catches its averages.
 
     Args:
       model: built.
@@ -36,9 +37,9 @@ def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:
                 allowed=f"a pattern of the whole of paths, as {_some(list(free.values()))}",
                 mend="python -m runner.plan lists them",
             )
-        chosen |= found
+        chosen |= {key for key, path in paths.items() if re.fullmatch(pattern, path)}
     for layer in private.all_layers(model):
-        own = [variable for variable in layer.weights if id(variable) in free]
+        own = [variable for variable in layer.weights if id(variable) in free] or layer.weights
         if own and not any(id(variable) in chosen for variable in own):
             layer.trainable = False
     for variable in model.trainable_variables:
