@@ -1,4 +1,4 @@
-"""Checks between task and dataset that the config alone can tell; each raises `ConfigError` with its mend."""
+"""Checks between task, dataset and model that the config alone can tell; each raises `ConfigError` with its mend."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM
 from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
+from runner.model import gpt_options
 
 _OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
 
 
 def check(config: RunConfig) -> None:
-    """Checks that a dataset has what its task takes, tokens or something else."""
+    """Checks that a dataset has what its task takes, tokens or something else, and that the model gives it."""
     dataset, task = config.dataset, config.task
     is_text = checks_text.is_text(dataset)
     if is_text and task.name in _OF_WHOLE_EXAMPLES:
@@ -21,6 +22,14 @@ def check(config: RunConfig) -> None:
             task.name,
             allowed=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
             mend="set task=language_model",
+        )
+    if config.model.target == gpt_options.TARGET and task.name in _OF_WHOLE_EXAMPLES:
+        data = "" if is_text else ", and dataset=text, dataset=shakespeare or dataset=pydoc"
+        raise refuse(
+            "task",
+            task.name,
+            allowed="model=gpt gives logits for each token of a row, and nothing of a whole example",
+            mend=f"set task=language_model{data}",
         )
     if task.name != LANGUAGE_MODEL:
         return

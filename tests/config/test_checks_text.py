@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import checks, checks_data
+from runner.config import checks, checks_data, checks_task
 from runner.config.errors import ConfigError
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
+from runner.model import gpt_options
 from tests.engine import cases
 
 TEXT = {"name": "text", "path": "notes.txt", "tokenizer": "bytes"}
@@ -74,6 +75,17 @@ def test_what_can_not_work_is_refused_by_name(keys: dict[str, object], words: li
 )
 def test_what_works_passes(keys: dict[str, object]) -> None:
     checks_data.check(DatasetConfig(**keys))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("dataset", "mend"), [("mnist", "and dataset=text"), ("text", "set task=language_model")])
+def test_a_transformer_of_tokens_is_refused_for_a_task_of_whole_examples(dataset: str, mend: str) -> None:
+    config = cases.config({"batch": 1})
+    config.dataset = DatasetConfig(**TEXT) if dataset == "text" else DatasetConfig(dataset)  # type: ignore[arg-type]
+    config.model.target = gpt_options.TARGET
+    with pytest.raises(ConfigError, match=mend):
+        checks_task.check(config)
+    config.task, config.dataset = TaskConfig("language_model"), DatasetConfig(**TEXT)  # type: ignore[arg-type]
+    checks_task.check(config)
 
 
 @pytest.mark.parametrize("word", ["run", "resume", "branch"])
