@@ -370,6 +370,11 @@ def test_what_lies_in_the_cache_and_is_broken_is_written_anew(tmp_path, folder):
     assert text_of(load(config(tmp_path, folder)), "train") == wanted
 
 
+def test_a_cache_below_a_file_is_told_with_the_mend(tmp_path, folder):
+    with pytest.raises(DataError, match=r"a.txt/.text can't be written \(Not a directory\); .*set dataset.data_dir="):
+        load(config(tmp_path, folder, data_dir=str(folder / "a.txt")))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_cache_that_can_be_read_alone_is_used(tmp_path, folder):
     first = load(config(tmp_path, folder))

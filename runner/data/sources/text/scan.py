@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from runner.config.errors import DataError
@@ -103,4 +104,5 @@ def _remember(place: Path, found: Mapping[str, tuple[Stat, str]]) -> None:
         partial.write_text(json.dumps({"format": _FORMAT, "files": kept}))
         partial.replace(place)
     except OSError:  # the next run looks again
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
