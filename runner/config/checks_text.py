@@ -126,7 +126,7 @@ def matches(path: str) -> Sequence[Path]:
     there = Path(path).expanduser()
     if there.exists():
         return [there]
-    found = sorted(glob.glob(str(there), recursive=True))  # noqa: PTH207 - Path's takes no absolute pattern
+    found = sorted(set(glob.glob(str(there), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
     return [Path(one) for one in found if Path(one).is_file()]
 
 

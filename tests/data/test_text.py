@@ -268,6 +268,10 @@ def test_a_tokenizer_that_has_changed_is_refused(tmp_path, folder):
         ("a.txt", b"one\ntwo \xc3", r"a.txt, line 2: byte 0xc3 at 8 is not UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r"a.jsonl, line 2: byte 0xff at 24 is not UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a.jsonl, line 2: no JSON"),
+        ("a.txt", b"\xef\xbb\xbfone\ntwo \xff\n", r"a.txt, line 2: byte 0xff at 11 is not UTF-8"),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "x"}\n{"text": "\xff"}\n', r"line 2: byte 0xff at 27 is not UTF-8"),
+        ("a.jsonl", b'{"text": ' + b"[" * 200_000, r"a.jsonl, line 1: no JSON \(too deeply nested\); a .jsonl has"),
+        ("a.jsonl", b'{"n": ' + b"1" * 5000 + b"}\n", r"line 1: no JSON \(a number of 5,000 digits\); a .jsonl has"),
         ("a.jsonl", b'{"body": "x"}\n', r"no field 'text'; the fields are body: set dataset.column"),
         ("a.jsonl", b'{"text": 3}\n', r"'text' holds int"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', r"half a character"),
@@ -284,6 +288,20 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path, name, content, words):
     assert "\n" not in str(told.value)
     is_stored = bool(list((tmp_path / "data").glob(".text/tokens/*/meta.json")))
     assert is_stored == ("no text in it" in words)  # nothing is left of what could not be read
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_mark_of_the_byte_order_is_no_text(tmp_path, name):
+    texts = [f"{number} and more of it\n" for number in range(20)]
+    content = "".join(texts) if name == "a.txt" else "".join(json.dumps({"text": one}) + "\n" for one in texts)
+    (tmp_path / name).write_text(content, "utf-8-sig")
+    data = load(config(tmp_path, tmp_path / name))
+    assert text_of(data, "train") + text_of(data, "test") == "".join(texts)
+
+
+def test_a_glob_that_matches_a_file_twice_reads_it_once(tmp_path, folder):
+    data = load(config(tmp_path, folder / "**" / "**" / "*.jsonl", documents="joined"))
+    assert data.texts["train"].documents + data.texts["test"].documents == 19
 
 
 def test_a_parquet_without_the_column_or_with_nothing_in_a_row_is_told(tmp_path):
