@@ -131,13 +131,17 @@ def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
     assert data.selection["test"] == "the last tenth of the document"
 
 
-@pytest.mark.parametrize("lengths", [[1], [5], [3, 0, 4], [1, 1, 1], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25])
+@pytest.mark.parametrize(
+    "lengths", [[1], [5], [3, 0, 4], [1, 1, 1], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25, [4, 0], [0, 1, 0]]
+)
 def test_a_cut_loses_nothing(lengths):
     pieces = [(part, number == 1) for one in lengths for number, part in enumerate(_halves("x" * one))]
     at = cut(pieces)
     found = list(parted(pieces, at))
     assert sum(len(text) for _, text, _ in found) == sum(lengths)
-    splits = [split for split, text, _ in found if text]
+    splits = [split for split, text, _ in found]
+    assert all(text or ends for _, text, ends in found)
+    assert "test" not in splits or any(text for split, text, _ in found if split == "test")
     assert splits == sorted(splits, reverse=True)  # train, then test
     assert [one[1:] for one in found if one[0] == "train"] == list(train_part(pieces, at))
     if sum(lengths) >= 5:
@@ -372,6 +376,13 @@ def test_documents_of_one_token_each_that_are_kept_apart_are_refused(tmp_path):
         load(config(tmp_path, path))
     assert load(config(tmp_path, path, end_token=END)).train.size > 0
     assert load(config(tmp_path, path, documents="joined", sequence_length=2)).train.size > 0
+
+
+@pytest.mark.parametrize("documents", ["apart", "joined"])
+def test_what_no_shorter_sequence_mends_is_told_so(tmp_path, documents):
+    (tmp_path / "a.txt").write_text("abcdef")
+    with pytest.raises(DataError, match=r"split test of a.txt has 1 token, and .* are needed; take more text"):
+        load(config(tmp_path, tmp_path / "a.txt", documents=documents, sequence_length=2))
 
 
 def test_a_folder_without_text_is_told(tmp_path):
