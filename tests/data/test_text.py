@@ -190,6 +190,15 @@ def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, m
     assert load(config(tmp_path, other, **keys)).vocabulary == load(config(tmp_path, mine, **keys)).vocabulary
 
 
+def test_a_trained_tokenizer_that_a_power_cut_left_empty_is_trained_anew(tmp_path, folder):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
+    first = load(config(tmp_path, folder, **keys))
+    (kept,) = (tmp_path / "data").glob(".text/tokenizers/*.json")
+    kept.write_text("")
+    assert load(config(tmp_path, folder, **keys)).vocabulary == first.vocabulary
+    assert kept.read_text() == first.vocabulary.tokenizer
+
+
 def test_a_changed_file_is_read_again(tmp_path, folder):
     first = load(config(tmp_path, folder))
     (folder / "a.txt").write_text("other")

@@ -109,7 +109,8 @@ def pieces(sources: Sequence[Source], column: str) -> Iterator[Piece]:
     """Yields the documents of files in pieces, none of them empty but where a document is.
 
     A document that is longer than 64 Ki characters is cut where a line ends between two letters, if it can be: a
-    byte-level tokenizer gives the same tokens for the pieces as for the whole.
+    byte-level tokenizer then nearly always gives the same tokens for the pieces as for the whole. Where all lines are
+    indented or end in CRLF it is cut where any ends, and a longer line within itself, perhaps within a word.
 
     Args:
       sources: in order.
