@@ -15,7 +15,7 @@ BYTES, BPE = "bytes", "bpe"
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 LENGTH, VOCABULARY_SIZE = 256, 8192  # what null stands for
-MOST_TOKENS = 1 << 24
+MOST_TOKENS, _LONGEST = 1 << 24, 1 << 20  # of a vocabulary, and of a sequence
 _KEYS = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
 _OF_IMAGES = ("image_size", "standardize", "features")
 _OTHERS = (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)
@@ -64,6 +64,13 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         )
     _check_tokenizer(config, recorded=recorded)
     positive("dataset.sequence_length", config.sequence_length)
+    if (config.sequence_length or 0) > _LONGEST:
+        raise refuse(
+            "dataset.sequence_length",
+            config.sequence_length,
+            allowed=f"at most {_LONGEST:,} tokens",
+            mend=f"set dataset.sequence_length={LENGTH}",
+        )
     if config.documents is not None:
         one_of("dataset.documents", config.documents, DOCUMENTS)
     if config.name == TEXT and config.builder is None:
@@ -126,7 +133,7 @@ def matches(path: str) -> Sequence[Path]:
     there = Path(path).expanduser()
     if there.exists():
         return [there]
-    found = sorted(glob.glob(str(there), recursive=True))  # noqa: PTH207 - Path's takes no absolute pattern
+    found = sorted(set(glob.glob(str(there), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
     return [Path(one) for one in found if Path(one).is_file()]
 
 

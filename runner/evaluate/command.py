@@ -84,7 +84,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         files = [folder / "config.yaml", *report.write(folder), *(folder / name for name in shown.files)]
         if text is not None:
             files.append(folder / _SAMPLE)
-            files[-1].write_text(text)
+            files[-1].write_text(text, "utf-8")
             console.print("\n".join([f"sample of {_SAMPLE}:", *samples.shown(text)]), soft_wrap=True, markup=False)
         place = place_of(config, saved, split)
         store.log_metrics(saved.checkpoint.step, report.logged(place))

@@ -50,8 +50,9 @@ def sample(
 
 
 def shown(text: str) -> list[str]:
-    """Returns the first lines of a sample, as a run's end shows them."""
-    lines = [line[:_MOST_WIDE] for line in text.splitlines() if line.strip()]
+    """Returns the first lines of a sample, as a run's end shows them: without what a terminal would obey."""
+    lines = [line.expandtabs()[:_MOST_WIDE] for line in text.splitlines() if line.strip()]
+    lines = ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line) for line in lines]
     return [f"  {line}" for line in [*lines[:_MOST_LINES], *(["..."] if len(lines) > _MOST_LINES else [])]]
 
 
@@ -85,7 +86,7 @@ class Samples:
         path = self._folder / FOLDER / f"step_{step:09d}.txt"
         with spared(str(path)):
             path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, "utf-8")
             self._keep(path, FOLDER)
 
     def lines(self, step: int) -> list[str]:

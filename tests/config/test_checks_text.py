@@ -41,6 +41,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (TEXT | {"tokenizer": "bpe", "vocabulary_size": 255}, ["dataset.vocabulary_size=255", "at least 256"]),
         (TEXT | {"tokenizer": "given.json", "vocabulary_size": 999}, ["a given tokenizer has its own"]),
         (TEXT | {"sequence_length": 0}, ["dataset.sequence_length=0", "at least 1"]),
+        (
+            TEXT | {"sequence_length": 2_000_000_000},
+            ["dataset.sequence_length=2000000000", "at most 1,048,576 tokens"],
+        ),
         (TEXT | {"documents": "apar"}, ["dataset.documents=apar", "did you mean apart?"]),
         (TEXT | {"end_token": " "}, ["dataset.end_token=''", "a text, or null"]),
         (TEXT | {"image_size": [8, 8]}, ["dataset.image_size=[8, 8]", "text has no such key"]),

@@ -131,13 +131,17 @@ def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
     assert data.selection["test"] == "the last tenth of the document"
 
 
-@pytest.mark.parametrize("lengths", [[1], [5], [3, 0, 4], [1, 1, 1], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25])
+@pytest.mark.parametrize(
+    "lengths", [[1], [5], [3, 0, 4], [1, 1, 1], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25, [4, 0], [0, 1, 0]]
+)
 def test_a_cut_loses_nothing(lengths):
     pieces = [(part, number == 1) for one in lengths for number, part in enumerate(_halves("x" * one))]
     at = cut(pieces)
     found = list(parted(pieces, at))
     assert sum(len(text) for _, text, _ in found) == sum(lengths)
-    splits = [split for split, text, _ in found if text]
+    splits = [split for split, text, _ in found]
+    assert all(text or ends for _, text, ends in found)
+    assert "test" not in splits or any(text for split, text, _ in found if split == "test")
     assert splits == sorted(splits, reverse=True)  # train, then test
     assert [one[1:] for one in found if one[0] == "train"] == list(train_part(pieces, at))
     if sum(lengths) >= 5:
@@ -184,6 +188,15 @@ def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, m
     mine = tmp_path / "mine.jsonl"
     mine.write_text("".join(json.dumps({"text": one}) + "\n" for one in LINES))
     assert load(config(tmp_path, other, **keys)).vocabulary == load(config(tmp_path, mine, **keys)).vocabulary
+
+
+def test_a_trained_tokenizer_that_a_power_cut_left_empty_is_trained_anew(tmp_path, folder):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
+    first = load(config(tmp_path, folder, **keys))
+    (kept,) = (tmp_path / "data").glob(".text/tokenizers/*.json")
+    kept.write_text("")
+    assert load(config(tmp_path, folder, **keys)).vocabulary == first.vocabulary
+    assert kept.read_text() == first.vocabulary.tokenizer
 
 
 def test_a_changed_file_is_read_again(tmp_path, folder):
@@ -268,6 +281,10 @@ def test_a_tokenizer_that_has_changed_is_refused(tmp_path, folder):
         ("a.txt", b"one\ntwo \xc3", r"a.txt, line 2: byte 0xc3 at 8 is not UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r"a.jsonl, line 2: byte 0xff at 24 is not UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a.jsonl, line 2: no JSON"),
+        ("a.txt", b"\xef\xbb\xbfone\ntwo \xff\n", r"a.txt, line 2: byte 0xff at 11 is not UTF-8"),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "x"}\n{"text": "\xff"}\n', r"line 2: byte 0xff at 27 is not UTF-8"),
+        ("a.jsonl", b'{"text": ' + b"[" * 200_000, r"a.jsonl, line 1: no JSON \(too deeply nested\); a .jsonl has"),
+        ("a.jsonl", b'{"n": ' + b"1" * 5000 + b"}\n", r"line 1: no JSON \(a number of 5,000 digits\); a .jsonl has"),
         ("a.jsonl", b'{"body": "x"}\n', r"no field 'text'; the fields are body: set dataset.column"),
         ("a.jsonl", b'{"text": 3}\n', r"'text' holds int"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', r"half a character"),
@@ -284,6 +301,20 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path, name, content, words):
     assert "\n" not in str(told.value)
     is_stored = bool(list((tmp_path / "data").glob(".text/tokens/*/meta.json")))
     assert is_stored == ("no text in it" in words)  # nothing is left of what could not be read
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_mark_of_the_byte_order_is_no_text(tmp_path, name):
+    texts = [f"{number} and more of it\n" for number in range(20)]
+    content = "".join(texts) if name == "a.txt" else "".join(json.dumps({"text": one}) + "\n" for one in texts)
+    (tmp_path / name).write_text(content, "utf-8-sig")
+    data = load(config(tmp_path, tmp_path / name))
+    assert text_of(data, "train") + text_of(data, "test") == "".join(texts)
+
+
+def test_a_glob_that_matches_a_file_twice_reads_it_once(tmp_path, folder):
+    data = load(config(tmp_path, folder / "**" / "**" / "*.jsonl", documents="joined"))
+    assert data.texts["train"].documents + data.texts["test"].documents == 19
 
 
 def test_a_parquet_without_the_column_or_with_nothing_in_a_row_is_told(tmp_path):
@@ -354,6 +385,13 @@ def test_documents_of_one_token_each_that_are_kept_apart_are_refused(tmp_path):
         load(config(tmp_path, path))
     assert load(config(tmp_path, path, end_token=END)).train.size > 0
     assert load(config(tmp_path, path, documents="joined", sequence_length=2)).train.size > 0
+
+
+@pytest.mark.parametrize("documents", ["apart", "joined"])
+def test_what_no_shorter_sequence_mends_is_told_so(tmp_path, documents):
+    (tmp_path / "a.txt").write_text("abcdef")
+    with pytest.raises(DataError, match=r"split test of a.txt has 1 token, and .* are needed; take more text"):
+        load(config(tmp_path, tmp_path / "a.txt", documents=documents, sequence_length=2))
 
 
 def test_a_folder_without_text_is_told(tmp_path):

@@ -91,7 +91,8 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
         raise _unable(config, "drops all of it")
     if "train" not in stored or not any(one.size.tokens for one in stored.values()):
         raise DataError(
-            f"{corpus.source}: there is no text in it" + (" of a split train" if "train" not in stored else "")
+            f"{corpus.source}: there is no text in it"
+            + (" of a split train" if stored and "train" not in stored else "")
         )
     length, apart = config.sequence_length or LENGTH, (config.documents or APART) == APART
     splits = {name: _packed(corpus, name, stored[name], length, apart=apart) for name in made.names if name in stored}
@@ -203,14 +204,12 @@ def _unable(config: DatasetConfig, why: str) -> ConfigError:
 
 def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: bool) -> DataSource:
     made = Packed(stored.stream, stored.starts, length, apart)
-    least = 2 if apart else length + 1
-    if len(stored.stream) < least:
-        raise refuse(
-            "dataset.sequence_length",
-            length,
-            allowed=f"split {split} of {corpus.name} has {len(stored.stream):,} tokens, and {least:,} are needed",
-            mend="set it lower, or take more text",
-        )
+    least, count = 2 if apart else length + 1, len(stored.stream)
+    has = f"split {split} of {corpus.name} has {count:,} token{'s' if count != 1 else ''}, and {least:,} are needed"
+    if count < 2:
+        raise DataError(f"{has}; take more text")
+    if count < least:
+        raise refuse("dataset.sequence_length", length, allowed=has, mend="set it lower, or take more text")
     if apart and stored.size.tokens == stored.size.documents:
         raise no_label_counts(split)
     return made.in_memory()

@@ -109,7 +109,8 @@ def pieces(sources: Sequence[Source], column: str) -> Iterator[Piece]:
     """Yields the documents of files in pieces, none of them empty but where a document is.
 
     A document that is longer than 64 Ki characters is cut where a line ends between two letters, if it can be: a
-    byte-level tokenizer gives the same tokens for the pieces as for the whole.
+    byte-level tokenizer then nearly always gives the same tokens for the pieces as for the whole. Where all lines are
+    indented or end in CRLF it is cut where any ends, and a longer line within itself, perhaps within a word.
 
     Args:
       sources: in order.
@@ -164,6 +165,9 @@ def _plain(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     read, lines = 0, 1
     with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+            read = len(codecs.BOM_UTF8)
+        file.seek(read)
         while True:
             chunk = file.read(_CHUNK)
             waiting = len(decoder.getstate()[0])
@@ -191,15 +195,25 @@ def _lines(path: Path, column: str) -> Iterator[str]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             where = f"{path}, line {number:,}"
+            if number == 1 and line.startswith(codecs.BOM_UTF8):
+                read, line = len(codecs.BOM_UTF8), line.removeprefix(codecs.BOM_UTF8)
             try:
-                content = json.loads(line.decode()) if line.strip() else None
+                content = json.loads(line.decode(), parse_int=_number) if line.strip() else None
             except UnicodeDecodeError as error:
                 raise _not_utf8(where, line[error.start], read + error.start) from error
-            except ValueError as error:
-                raise DataError(f"{where}: no JSON ({error}); a .jsonl has an object a line") from error
+            except (ValueError, RecursionError) as error:
+                why = "too deeply nested" if isinstance(error, RecursionError) else error
+                raise DataError(f"{where}: no JSON ({why}); a .jsonl has an object a line") from error
             read += len(line)
             if line.strip():
                 yield _field(where, content, column)
+
+
+def _number(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:  # Python's own advice is of no use here
+        raise ValueError(f"a number of {len(digits):,} digits") from error
 
 
 def _field(where: str, content: object, column: str) -> str:

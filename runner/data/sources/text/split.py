@@ -62,9 +62,11 @@ def train_part(pieces: Iterable[Piece], at: Cut) -> Iterator[Piece]:
 
 
 def parted(pieces: Iterable[Piece], at: Cut) -> Iterator[tuple[str, str, bool]]:
-    """Yields (`train` or `test`, piece, whether a document of that split ends with it)."""
+    """Yields (`train` or `test`, piece, whether a document of that split ends with it); nothing of empty documents."""
     document = begun = 0  # documents before this one, and characters of this one
     for text, ends in pieces:
+        if not text and not begun:
+            continue
         if not at.character or document != at.document or not begun <= at.character < begun + len(text):
             in_test = document > at.document or (document == at.document and begun >= at.character)
             yield "test" if in_test else "train", text, ends

@@ -72,14 +72,19 @@ class Store:
         """
         place = self.folder / "tokenizers" / f"{_hashed(key)}.json"
         try:
-            if place.is_file():  # it comes to its place whole
-                return Vocabulary(BPE, end_token, place.read_text("utf-8"))
+            if (found := _trained(place, end_token)) is not None:  # it comes to its place whole
+                return found
             with locked(place.with_suffix(".lock"), self.say, "the tokenizer"):
-                if not place.is_file():
+                found = _trained(place, end_token)
+                if found is None:
+                    found = make()
                     partial = place.with_suffix(".partial")  # under the lock, so one there is a killed run's
-                    partial.write_text(make().tokenizer, "utf-8")
+                    with partial.open("wb") as file:
+                        file.write(found.tokenizer.encode())
+                        file.flush()
+                        os.fsync(file.fileno())
                     partial.replace(place)
-                return Vocabulary(BPE, end_token, place.read_text("utf-8"))
+                return found
         except OSError as error:
             raise _unwritable(self.folder, error) from error
 
@@ -118,6 +123,16 @@ class Store:
 
 def _hashed(key: object) -> str:
     return hashlib.sha256(json.dumps([FORMAT, key], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _trained(place: Path, end_token: str | None) -> Vocabulary | None:
+    """Reads a trained tokenizer; None where there is none, or what a power cut left of one."""
+    try:
+        content = place.read_text("utf-8")
+        json.loads(content)
+    except (FileNotFoundError, ValueError):
+        return None
+    return Vocabulary(BPE, end_token, content)
 
 
 def _unwritable(folder: Path, error: OSError) -> DataError:

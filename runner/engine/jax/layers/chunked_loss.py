@@ -71,7 +71,7 @@ def chunked(
       head: (D, V).
       bias: (V,); None: none.
       label: int32 (B, T).
-      weight: float32 (B, T), at least 0.
+      weight: float32 (B, T), 0 of what counts for nothing.
       most_bytes: of a chunk's logits; null: as `MOST_BYTES` has it of the devices.
     """
     (examples, tokens, features), vocabulary = hidden.shape, head.shape[-1]
@@ -151,9 +151,10 @@ def _forward(
 def _backward(ops: Namespace, kept: tuple[jax.Array, ...], factors: Pair) -> tuple[jax.Array | None, ...]:
     del ops
     of_x, of_head, of_bias, weight = kept
-    ratio = factors[0] / jnp.where(weight > 0, weight, 1)
-    high = jnp.max(jnp.where(weight > 0, ratio, -jnp.inf))
-    low = jnp.min(jnp.where(weight > 0, ratio, jnp.inf))
+    counts = weight != 0  # 0 of padding; an example's own may be negative
+    ratio = factors[0] / jnp.where(counts, weight, 1)
+    high = jnp.max(jnp.where(counts, ratio, -jnp.inf))
+    low = jnp.min(jnp.where(counts, ratio, jnp.inf))
     factor = jnp.where(high - low <= _PROPORTIONAL * jnp.abs(high), high, jnp.nan)
     factor = jnp.where(high < low, 0.0, factor)  # no token counts
     of_x, of_head, of_bias = ((each * factor).astype(each.dtype) for each in (of_x, of_head, of_bias))
