@@ -61,9 +61,8 @@ def attentions(
         if any(len(named.get(kind, ())) > 1 for kind in ("query", "key", "value", "fused")):
             continue
         query, key, value, fused = (next(iter(named.get(kind, ())), None) for kind in (*_INWARD, "fused"))
-        beside = by_path.get(
-            f"{owner.rpartition('/')[0]}/output/dense"
-        )  # of `attention/self`, as Hugging Face nests it
+        # Of `attention/self`, as Hugging Face nests it.
+        beside = by_path.get(f"{owner.rpartition('/')[0]}/output/dense")
         for output in _outputs(named.get("output") or [layer for layer in (beside,) if layer is not None]):
             found: Attention | None = None
             if fused is not None:  # of a linear attention `in_proj_qkv` lies beside `in_proj_z`
