@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from typing import Any
+
 import pytest
 
-from runner.engine.jax.layers.chunked_loss import WHOLE, chunked
-from runner.task import namespace, token_losses
+from tests.engine.jax_runs import answers
 
-B, T, D, V = 2, 4, 3, 5
 SIGNS = {
     "positive": [1.0, 1.0],
     "negative": [-1.0, -0.5],
@@ -18,22 +15,35 @@ SIGNS = {
     "padded": [-1.0, 0.0],
     "none": [0.0, 0.0],
 }
+PROGRAM = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from runner.engine.jax.layers.chunked_loss import WHOLE, chunked
+from runner.task import namespace, token_losses
+
+B, T, D, V = 2, 4, 3, 5
+ops, found = namespace.of(jnp), {}
+for name, signs in json.loads(sys.argv[1]).items():
+    rng = np.random.default_rng(0)
+    hidden, head = jnp.asarray(rng.normal(size=(B, T, D))), jnp.asarray(rng.normal(size=(D, V)))
+    label = jnp.asarray(rng.integers(0, V, (B, T)), jnp.int32)
+    weight = jnp.asarray(np.outer(signs, rng.uniform(0.5, 1.0, T)), jnp.float32)
+
+    def whole(hidden, head):
+        return jnp.sum(token_losses.linear(ops, hidden, head, None, label, weight)[0] * weight)
+
+    def parts(hidden, head):
+        return jnp.sum(chunked(ops, WHOLE, hidden, head, None, label, weight, most_bytes=B * V * 4)[0] * weight)
+
+    pairs = zip(jax.grad(whole, (0, 1))(hidden, head), jax.grad(parts, (0, 1))(hidden, head))
+    found[name] = [[float(np.abs(a - b).max()), float(np.abs(a).max())] for a, b in pairs]
+print(json.dumps(found))
+"""
+found = answers(PROGRAM, SIGNS)
 
 
 @pytest.mark.parametrize("signs", SIGNS)
-def test_gradients_in_chunks_are_those_of_the_whole(signs: str) -> None:
-    rng, ops = np.random.default_rng(0), namespace.of(jnp)
-    hidden, head = jnp.asarray(rng.normal(size=(B, T, D))), jnp.asarray(rng.normal(size=(D, V)))
-    label = jnp.asarray(rng.integers(0, V, (B, T)), jnp.int32)
-    weight = jnp.asarray(np.outer(SIGNS[signs], rng.uniform(0.5, 1.0, T)), jnp.float32)
-
-    def whole(hidden: jax.Array, head: jax.Array) -> jax.Array:
-        return jnp.sum(token_losses.linear(ops, hidden, head, None, label, weight)[0] * weight)
-
-    def parts(hidden: jax.Array, head: jax.Array) -> jax.Array:
-        return jnp.sum(chunked(ops, WHOLE, hidden, head, None, label, weight, most_bytes=B * V * 4)[0] * weight)
-
-    for wanted, found in zip(
-        jax.grad(whole, (0, 1))(hidden, head), jax.grad(parts, (0, 1))(hidden, head), strict=True
-    ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)  # float32, summed in another order
+def test_gradients_in_chunks_are_those_of_the_whole(found: Any, signs: str) -> None:
+    for apart, largest in found[signs]:
+        assert apart <= 1e-5 * largest  # float32, summed in another order
+        assert (largest > 0) == (signs != "none")
