@@ -35,13 +35,15 @@ import numpy as np
 if __package__ in (None, ""):  # started by its path
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.plain_gpt import PlainGpt
 from runner.config.schema import LayoutConfig, MeshConfig, ModelConfig, OptimizerConfig, RuleConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.engine import make_engine, registry
 from runner.engine.base import DataSpec, HostBatches
+from runner.host.late import late
 from runner.task import make_task
+
+plain_gpt = late("benchmarks.plain_gpt")  # with JAX, for which `--help` does not wait, nor a test of the pages
 
 RATE, SEED, VOCABULARY, HEADS = 1e-3, 0, 256, 4
 Turn = Callable[[int], float]  # steps -> the last loss; waits for the devices
@@ -180,13 +182,13 @@ def contenders(devices: int) -> Iterator[tuple[str, Callable[[], Turn]]]:
         yield "ours", lambda: ours(size, {"batch": 1})
         yield "ours, scan", lambda: ours(size, {"batch": 1}, scan=True)
         yield "fit", lambda: fit(size)
-        yield "plain loop", lambda: PlainGpt(size, VOCABULARY, HEADS, RATE).turn(rows)
+        yield "plain loop", lambda: plain_gpt.PlainGpt(size, VOCABULARY, HEADS, RATE).turn(rows)
         return
     yield "ours, batch8", lambda: ours(size, {"batch": 8})
     yield "ours, batch4_model2", lambda: ours(size, {"batch": 4, "model": 2})
     yield "fit, DataParallel", lambda: fit(size, _data_parallel())
     yield "fit, ModelParallel", lambda: fit(size, model_parallel())
-    yield "plain loop, batch8", lambda: PlainGpt(size, VOCABULARY, HEADS, RATE, devices).turn(rows)
+    yield "plain loop, batch8", lambda: plain_gpt.PlainGpt(size, VOCABULARY, HEADS, RATE, devices).turn(rows)
 
 
 def _data_parallel() -> Any:
