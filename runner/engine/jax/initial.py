@@ -241,6 +241,8 @@ def holds_traced(model: keras.Model) -> bool:
     def is_traced(value: object) -> bool:
         if isinstance(value, jax.core.Tracer):
             return True
+        if isinstance(value, keras.regularizers.Regularizer | keras.constraints.Constraint):
+            return is_traced(vars(value))  # Keras's L1 holds its factor as a tensor
         if isinstance(value, dict):
             return any(map(is_traced, value.values()))
         return isinstance(value, list | tuple) and any(map(is_traced, value))
