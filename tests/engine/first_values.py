@@ -55,6 +55,12 @@ def held(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     return keras.Sequential([keras.Input(input_shape), *layers])
 
 
+def regularized(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
+    """A layer whose regularizer keeps its factor as a tensor, which it makes when the layer is made."""
+    head = keras.layers.Dense(num_classes, kernel_regularizer=keras.regularizers.L1(0.5), name="head")
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), head])
+
+
 def wants(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     """A builder that looks at values."""
     model = _stack(keras, input_shape, num_classes, _INITIALIZERS[:2])
@@ -95,7 +101,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     found: dict[str, Any] = {}
     own = importlib.import_module("tests.engine.first_values")  # what builders are taken from
-    for name in ("drawn", "assigned", "held", "wants", "given"):
+    for name in ("drawn", "assigned", "held", "regularized", "wants", "given"):
         factory = Keras3Factory(ModelConfig(target=f"{own.__name__}.{name}", options={}), cases.data(), 5)
         whole = {path: np.asarray(each.value) for path, each in Names(factory.build()).variables.items()}
         for count in (1, 8) if name in ("drawn", "given") else (8,):
@@ -113,6 +119,9 @@ def main() -> None:
             astray = [path for path, value in placed.items() if value.sharding != lies[path]]
             values = [path for path, each in variables.items() if isinstance(each.value, jax.Array)]
             found[f"{name} {count}"] = [other, astray, values]
+            if name == "regularized":
+                regularizer, ones = model.get_layer("head").kernel_regularizer, np.ones(4, np.float32)
+                found["penalty"] = float(jax.jit(lambda x, of=regularizer: of(x)).lower(ones).compile()(ones))
     tree = state_tree(
         ["a"], [], {"a": NamedSharding(mesh, PartitionSpec("x"))}, ["m"], keeps_ema=True, accumulates=True
     )

@@ -14,7 +14,7 @@ from tests.engine.jax_runs import ROOT
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("drawn", "assigned", "held", "wants", "given")
+MODELS = ("drawn", "assigned", "held", "regularized", "wants", "given")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,10 @@ def test_values_are_those_of_a_whole_build_to_the_last_bit(found: Any, model: st
 @pytest.mark.parametrize("model", MODELS)
 def test_the_model_holds_no_value_beside_the_state(found: Any, model: str) -> None:
     assert found[f"{model} 8"][2] == []
+
+
+def test_a_regularizer_s_factor_is_a_value_that_a_later_program_can_use(found: Any) -> None:
+    assert found["penalty"] == 2.0
 
 
 def test_slots_are_zero_and_averages_begin_with_the_weights(found: Any) -> None:
