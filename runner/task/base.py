@@ -98,6 +98,7 @@ class Task(ABC):
         run that is evaluated on other data computes with those that it was trained with.
       keeps_outputs: whether an evaluation may give the model's outputs; False where they are too large.
       tokens: how many an example has, of a task that counts in them; 0: it does not.
+      writes: whether `sample` gives text, where one is asked for.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -108,6 +109,7 @@ class Task(ABC):
     constants: Mapping[str, Sequence[float]]
     keeps_outputs: bool = True
     tokens: int = 0
+    writes: bool = False
 
     def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].

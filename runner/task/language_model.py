@@ -90,6 +90,7 @@ class LanguageModel(Supervised):
         if self._label_weight is not None:
             self.arrays = {**self.arrays, self._label_weight: arrays[self._label_weight]}
         self._options, self.vocabulary, self.step_metrics = options, vocabulary, of_steps(options)
+        self.writes = vocabulary is not None
         self._label = self._check_arrays()
         self.tokens = self.arrays[self._label].shape[0]
         self.arrays = {name: self._with_sequence(name) for name in self.arrays}
@@ -196,6 +197,9 @@ class LanguageModel(Supervised):
     def _checked_prompt(self, sample: SampleOptions, key: str) -> Array | None:
         """Returns the tokens that samples begin with; None where there is no vocabulary to write by."""
         if self.vocabulary is None:
+            if sample.prompt is not None:
+                allowed = "a dataset with a vocabulary, by which text is read and written; this one has none"
+                raise refuse(key, sample.prompt, allowed=allowed, mend="leave it out")
             return None
         return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 

@@ -19,6 +19,7 @@ from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import masks_from_scope
+from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.names import Names
 from runner.engine.jax.precision import hold, rounded, whole
 from runner.engine.jax.private import all_layers, in_float32, training_argument
@@ -159,7 +160,8 @@ class JaxReference(Reference):
         share: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
         """Returns the mean loss with the regularisation losses, and the new non-trainable variables."""
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)), masks_from_scope(self._model):
+        in_scope = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
+        with in_scope, masks_from_scope(self._model), exact_row_gradients():
             outputs, non_trainable, penalties = self._model.stateless_call(
                 weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
             )

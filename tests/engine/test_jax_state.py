@@ -34,16 +34,24 @@ def work(*arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_statistics_and_averages_are_float32_in_every_state_and_frozen_weights_need_no_master() -> None:
-    found = work("brief")
+@pytest.fixture(scope="module")
+def brief() -> Any:
+    return work("brief")
+
+
+def test_statistics_and_averages_are_float32_in_every_state_and_frozen_weights_need_no_master(brief: Any) -> None:
     for state, weight in (("bfloat16", "bfloat16"), ("master", "float32")):
-        kinds = found[state]["kinds"]
+        kinds = brief[state]["kinds"]
         assert {kinds[f"norm/moving_{name}"] for name in ("mean", "variance")} == {"float32"}
         assert kinds["table/embeddings"] == "bfloat16"
         assert {kinds[f"{path}/kernel"] for path in ("held", "head")} == {weight}
         assert {kind for path, kind in kinds.items() if is_slot(path)} == {weight}
         assert {kind for path, kind in kinds.items() if is_ema(path)} == {"float32"}
-    assert found["bfloat16"]["least"] >= 0.0, "the constraint is kept"
+    assert brief["bfloat16"]["least"] >= 0.0, "the constraint is kept"
+
+
+def test_gradients_of_a_token_that_comes_often_are_added_up_in_float32(brief: Any) -> None:
+    assert max(brief["frequent"].values()) < 0.02, "bfloat16 sums of equal terms stand still at 256 of them"
 
 
 @pytest.mark.campaign

@@ -142,6 +142,13 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
     assert line in str(caught.value)
 
 
+def test_a_prompt_is_refused_where_nothing_tells_what_its_tokens_are() -> None:
+    arrays = {"tokens": ROW, "label": ROW}
+    assert not make_task(config(vocabulary=9), arrays).writes
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=a is refused: a dataset with a vocabulary"):
+        make_task(config(vocabulary=9, sample={"prompt": "a"}), arrays)
+
+
 def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
     words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
     make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)

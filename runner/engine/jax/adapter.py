@@ -19,6 +19,7 @@ from runner.engine.jax import private, tuning
 from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, slices
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
+from runner.engine.jax.shards import host_memory
 from runner.model import builder, contract, padding, stored, target
 from runner.model.stored import StoredValue
 
@@ -118,7 +119,8 @@ class Keras3Factory:
 
     def _hold(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]]:
         """Returns a model and its variables' values, by id, whole on one device."""
-        model = self._built()
+        with host_memory():
+            model = self._built()
         return model, {id(variable): HostValue(variable.value) for variable in model.weights}
 
     def _built(self) -> keras.Model:
@@ -283,4 +285,5 @@ def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
     """Sets a model's variables from whole host arrays by canonical path."""
     for path, variable in Names(model).variables.items():
-        variable.assign(np.asarray(values[path]))
+        with host_memory():
+            variable.assign(np.asarray(values[path]))

@@ -48,7 +48,7 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.shards import cached, pieces, shards, variable_info
+from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Arrays, Shardings, Step, Weights
 from runner.layout import Spec
@@ -388,12 +388,12 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {path: shards(array) for path, array in self._tree.by_path(self._state).items()}
 
     def plain_model(self) -> keras.Model:
-        """Returns the plain Keras 3 model, whole on one device, with the present weights or their averages."""
+        """Returns the plain Keras 3 model, whole in the host's memory, with the present weights or their averages."""
         model, _ = self._factory.begin(whole=self._built_whole)
         arrays = self._tree.by_path(self._state)
         for path, variable in Names(model).variables.items():
-            value = self._to_host(arrays.get(ema_path(path), arrays[path]))
-            private.set_value(variable, jnp.array(value, variable.dtype))  # a copy: the next step gives that away
+            (value,) = self._brought([arrays.get(ema_path(path), arrays[path])])
+            private.set_value(variable, on_host(value, variable.dtype))  # a copy: the next step gives that away
         return model
 
 

@@ -236,6 +236,40 @@ def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., ja
 
 
 @contextmanager
+def take_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+    """Replaces the operation by which Keras's layers take rows of a table while the context lasts.
+
+    Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
+
+    Args:
+      make: (the function of a table, indices and an axis) -> what is called in its place.
+    """
+    plain = backend.numpy.take
+    backend.numpy.take = make(plain)
+    try:
+        yield
+    finally:
+        backend.numpy.take = plain
+
+
+@contextmanager
+def attention_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+    """Replaces the operation by which Keras's layers attend while the context lasts.
+
+    Without it a mesh may fail in cuDNN's kernel on GPUs, see `runner.engine.jax.layers.fused_attention`.
+
+    Args:
+      make: (the function of queries, keys, values and keywords) -> what is called in its place.
+    """
+    plain = backend.nn.dot_product_attention
+    backend.nn.dot_product_attention = make(plain)
+    try:
+        yield
+    finally:
+        backend.nn.dot_product_attention = plain
+
+
+@contextmanager
 def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> Iterator[None]:
     """Answers `jax.random.bernoulli`, of which Keras's dropout has its masks, while the context lasts.
 

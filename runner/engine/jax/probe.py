@@ -48,11 +48,11 @@ def check_kept(
                 f"model._target_={config.model.target} is refused: variable {path} is changed by a call with "
                 "training=False, and an evaluation may change nothing; change it where `training` is true"
             )
-    adds = own or contract.has_activity_loss(layers)
-    if pads and (adds or (paths and _changed(model, data, paths, training=True))):
+    changed = _changed(model, data, paths, training=True) if pads and paths else []
+    if pads and (changed or own or contract.has_activity_loss(layers)):
         values = {path: one.value for path, one in Names(model).variables.items()} if first is None else first()
-        before = {path: np.asarray(values[path]) for path in paths}
-        padding.check(_call(model, config, list(paths), values), data.inputs, before, config.trainer.accumulate_steps)
+        before = {path: np.asarray(values[path]) for path in changed}
+        padding.check(_call(model, config, changed, values), data.inputs, before, config.trainer.accumulate_steps)
 
 
 def _is_abstract(model: keras.Model) -> bool:

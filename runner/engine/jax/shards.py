@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import jax
@@ -75,6 +76,35 @@ def shards(array: jax.Array) -> list[Shard]:
         for shard in array.addressable_shards
         if shard.replica_id == 0
     ]
+
+
+def host_memory() -> AbstractContextManager[None]:
+    """Lets arrays be made in the memory of the host, in place of an accelerator, which may be too small for them."""
+    if jax.default_backend() == "cpu":
+        return nullcontext()
+    try:
+        (host, *_) = jax.local_devices(backend="cpu")
+    except RuntimeError:  # JAX_PLATFORMS names the accelerator alone
+        return nullcontext()
+    held: AbstractContextManager[None] = jax.default_device(host)
+    return held
+
+
+def on_host(array: jax.Array, dtype: str) -> jax.Array:
+    """Returns a copy in the host's memory, brought there piece by piece: no view of the whole stays with the array.
+
+    Args:
+      array: this process holds all of it.
+      dtype: of the copy.
+    """
+    found = np.empty(array.shape, array.dtype)
+    with current().waiting():
+        for index, data in {
+            str(shard.index): (shard.index, shard.data) for shard in array.addressable_shards
+        }.values():
+            found[index] = np.asarray(_Piece(data))
+    with host_memory():
+        return jnp.array(found, dtype)
 
 
 def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeDtypeStruct) -> jax.Array:

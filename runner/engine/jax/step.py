@@ -20,7 +20,9 @@ from runner.data.base import ROW, WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunked
+from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
+from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.precision import rounded, whole
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
@@ -90,6 +92,8 @@ class Step:
         self._rule = rules.make_rule(config.optimizer, jnp)
         ops = namespace.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, token_parts))
+        split = token_parts.sequence > 1
+        self._attention = partial(fused_where_alike, shardings.arrays[WEIGHT], splits_tokens=split)
         # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
@@ -106,7 +110,7 @@ class Step:
         Of a step of several micro-batches it is one's share: their losses add up to the mean loss.
         """
         full = self._random.insert(non_trainable, microstep)
-        with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)):
+        with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)), self._attention():
             given, full, added = self._model.stateless_call(
                 trainable,
                 full,
@@ -143,7 +147,7 @@ class Step:
         ]
 
     def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
-        with exact_kernel_gradients(self._spread):
+        with exact_kernel_gradients(self._spread), exact_row_gradients():
             found: tuple[list[jax.Array], Aux] = jax.grad(self.losses, has_aux=True)(*arguments)
         return found
 
@@ -282,7 +286,8 @@ class Step:
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
         told = private.training_argument(self._model, training=False)
-        given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
+        with self._attention():
+            given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
         return given, batch
 
 

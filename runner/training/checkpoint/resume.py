@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError, refuse
 from runner.engine.base import Engine
-from runner.optim.paths import is_ema, is_slot, is_variable, owner_of
+from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.training.checkpoint.manifest import DIGEST
 from runner.training.checkpoint.storage import Checkpoint
 
@@ -79,6 +79,16 @@ def _plain(value: object) -> object:
     return "null" if value is None else value
 
 
+def _differs(path: str, *states: Iterable[str]) -> str:
+    """Returns the key that a path comes of which only one of two states has."""
+    if is_variable(path):
+        return "model"
+    kind = path.removesuffix(owner_of(path))
+    if all(any(each.startswith(kind) for each in state) for state in states):
+        return "model.trainable"  # both keep it, of other variables
+    return "optimizer.ema" if is_ema(path) else "optimizer"
+
+
 def load(engine: Engine, checkpoint: Checkpoint) -> None:
     """Puts a checkpoint's arrays into an engine, under its own mesh and layout.
 
@@ -95,7 +105,7 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
     only = sorted(set(own) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
     if only:
         where = "the checkpoint lacks" if only[0] in own else "this config has no"
-        what = "optimizer" if is_slot(only[0]) else "optimizer.ema" if is_ema(only[0]) else "model"
+        what = _differs(only[0], own, checkpoint)
         raise ConfigError(
             f"checkpoint {checkpoint.folder} is refused: it is of another {what}, {where} {only[0]}; "
             f"set {what} as the run had it"

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -90,6 +91,13 @@ def test_no_two_arrays_are_brought_to_the_host_together(tmp_path: Path) -> None:
     written = storage.write(tmp_path, Content(2, Split().shards(), {}, ABOUT_SAVED, passing=True))
     assert OnDevice.most <= 2, "one is written while the next is brought"
     assert all((Checkpoint(written)[f"v{number}"] == 1).all() for number in range(5))
+
+
+def test_training_does_not_wait_for_arrays_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "MOST_COPIED", 0)
+    held = {"v": [Shard((0,), np.ones(1000, np.float32), (1000,))]}
+    engine, history = SimpleNamespace(shards=lambda: held), History(lambda *_: None, 1, lambda _: 0.1)
+    assert not take_state(cast(Engine, engine), ABOUT)(3, history).passing
 
 
 @pytest.mark.parametrize(("most", "waits"), [(0, True), (1 << 30, False)])

@@ -25,6 +25,7 @@ from runner.task.namespace import Namespace
 # time of the whole: 214 ms for 588, of 2,048 tokens of 128 features and 8,192 logits each.
 MOST_BYTES = {"cpu": 1 << 23}
 _MOST_BYTES = 1 << 28  # of other devices
+_LEAST = 1e-30  # of the largest weight, that a factor is told of
 _PROPORTIONAL = 1e-4  # share by which factors may differ that are one up to rounding
 
 Pair = tuple[jax.Array, jax.Array]
@@ -79,7 +80,8 @@ def chunked(
     most = most_bytes or MOST_BYTES.get(jax.default_backend(), _MOST_BYTES)
     chunks = _chunks(examples * tokens * vocabulary * 4, tokens // s, most)
     if chunks == 1 and p * s > 1:  # the check of the factors below communicates
-        return token_losses.linear(ops, hidden, head, bias, label, weight)
+        logits = _wide_product(hidden, head.astype(hidden.dtype))
+        return token_losses.of_logits(ops, logits if bias is None else logits + bias.astype(logits.dtype), label)
 
     def cut(x_bt: jax.Array) -> jax.Array:
         """Returns (C, P, S, N, ...): a chunk takes every C-th token, so that no part gives tokens to another."""
@@ -97,6 +99,25 @@ def chunked(
     bias_ps = parts.held(jnp.broadcast_to(bias_v, (p, s, vocabulary)), 0)
     nats, right = _losses(ops, cut(hidden), head_ps, bias_ps, cut(label), cut(lax.stop_gradient(weight)))
     return joined(nats), joined(lax.stop_gradient(right))
+
+
+@jax.custom_vjp  # type: ignore[untyped-decorator]
+def _wide_product(x: jax.Array, head: jax.Array) -> jax.Array:
+    """Returns `x @ head` in float32 at least, as the sums are; gradients are of the operands' own type."""
+    return jnp.matmul(x, head, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _wide_forward(x: jax.Array, head: jax.Array) -> tuple[jax.Array, Pair]:
+    return _wide_product(x, head), (x, head)
+
+
+def _wide_backward(read: Pair, gradient: jax.Array) -> Pair:
+    _, back = jax.vjp(jnp.matmul, *read)
+    of_x, of_head = back(gradient.astype(read[0].dtype))
+    return of_x, of_head
+
+
+_wide_product.defvjp(_wide_forward, _wide_backward)
 
 
 def _chunks(size: int, tokens: int, most_bytes: int) -> int:
@@ -151,7 +172,8 @@ def _forward(
 def _backward(ops: Namespace, kept: tuple[jax.Array, ...], factors: Pair) -> tuple[jax.Array | None, ...]:
     del ops
     of_x, of_head, of_bias, weight = kept
-    counts = weight != 0  # 0 of padding; an example's own may be negative
+    # 0 of padding; an example's own may be negative. The factor of a tiny one may be 0 in float32.
+    counts = jnp.abs(weight) > _LEAST * jnp.max(jnp.abs(weight))
     ratio = factors[0] / jnp.where(counts, weight, 1)
     high = jnp.max(jnp.where(counts, ratio, -jnp.inf))
     low = jnp.min(jnp.where(counts, ratio, jnp.inf))
