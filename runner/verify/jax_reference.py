@@ -40,6 +40,9 @@ class JaxReference(Reference):
     and micro-batch. The states of other layers' generators go from step to step among the non-trainable variables, as
     in Keras's own training; they are no variables of the model, and are not compared.
 
+    The gradients of rows that a layer takes of a bfloat16 table are added up in float32, as on the mesh: stock Keras's
+    sums, in bfloat16, lose most of those of a token that comes often (docs/bugs.md).
+
     Where the state is bfloat16, what the stock optimizer computes in float32 is rounded as it is kept; its own
     arithmetic in bfloat16 takes Adam's 0.999 for 1, and moves nothing.
     """

@@ -13,7 +13,7 @@ from runner.data.base import Array
 # that is more than any mesh was seen to do.
 _NOISE_FACTOR = 4.0
 # Half an ulp of a precision below float32: what each rounding errs by at most. Matrix products and convolutions add up
-# in float32 and round once; the gradients of all else (biases, embeddings) are added up in bfloat16 term by term, and
+# in float32 and round once; the gradients of all else (biases, positions) are added up in bfloat16 term by term, and
 # their errors grow with the root of the terms, up to all of what they are.
 HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 
