@@ -129,7 +129,7 @@ REFUSALS = [
     refusal("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
     refusal(
         "mesh=batch8 layout=megatron",
-        "layout.rules[0].spec=[null,model,null]",
+        "layout.rules[0].transformer=model",
         "no axis 'model', its axis is batch",
         "mesh=batch2_model4, mesh=batch4_model2, mesh=model8",
     ),
@@ -218,7 +218,11 @@ REFUSALS = [
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
     refusal("task=regresion", "task=regresion", "did you mean task=regression?"),
-    refusal("task.name=ranking", "task.name=ranking", "one of classification, multilabel, regression, custom"),
+    refusal(
+        "task.name=ranking",
+        "task.name=ranking",
+        "one of classification, multilabel, regression, language_model, custom",
+    ),
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
     refusal("task.class_weights=[1,-2]", "task.class_weights.1=-2", "at least 0"),
     refusal("task=regression task.loss=mse", "task.loss=mse", "one of mean_squared_error"),
