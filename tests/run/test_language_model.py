@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from tests import forks
 from tests.docs import pages
@@ -147,3 +148,37 @@ def test_several_processes_are_proven(tmp_path: Path, engine: str) -> None:
     several = [TWICE, "layout=megatron", "cluster=local", "cluster.processes=2", "verify.steps=4"]
     done = run(tmp_path / "here", "runner.verify", *chosen, f"engine={engine}", *several, engine=engine)
     assert "proven: 4 steps" in done.stdout
+
+
+def test_a_tokenizers_file_may_be_gone_but_not_another_when_its_run_is_evaluated(tmp_path: Path) -> None:
+    folder, file = tmp_path / "one", tmp_path / "tokenizer.json"
+    text = "".join(f"{number} is {number % 7} more than a multiple of seven.\n" for number in range(2000))
+    (tmp_path / "notes.txt").write_text(text)
+    learned = tokenizers.ByteLevelBPETokenizer()
+    learned.train_from_iterator([text], vocab_size=300, show_progress=False)
+    learned.save(str(file))
+    own = ["dataset=text", f"dataset.path={tmp_path / 'notes.txt'}", f"dataset.tokenizer={file}"]
+    in_folder(folder, "jax", *own, *TEXT[1:], "task.sample.prompt=7", "engine=jax", "mesh=batch2")
+    saved = f"trainer.checkpoint.folder={folder / 'checkpoints'}"
+
+    def evaluated(where: str) -> Any:
+        run(folder, "runner.evaluate", "run=latest", saved, f"hydra.run.dir={where}", engine="jax")
+        (report,) = (path for path in (folder / where).glob("*.json") if "metrics" in path.read_text())
+        return json.loads(report.read_text())["metrics"]
+
+    there = evaluated("there")
+    assert there["perplexity"] > 1
+    file.rename(tmp_path / "moved.json")
+    assert evaluated("gone") == there
+    learned.add_tokens(["seven"])
+    learned.save(str(file))
+    done = forks.run(
+        [sys.executable, "-m", "runner.evaluate", "run=latest", saved],
+        library="jax",
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)},
+        timeout=900,
+    )
+    assert done.returncode == 2, done.stdout[-2000:]
+    assert "dataset.tokenizer" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
