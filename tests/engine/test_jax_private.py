@@ -79,6 +79,25 @@ def dropout():
     layer(np.ones((2, 3), np.float32), training=True)
     return seen
 
+def operations():
+    seen = []
+    def noted(name):
+        def make(plain):
+            def wrapped(*arrays, **told):
+                seen.append([name, len(arrays), sorted(told)[-1]])
+                return plain(*arrays, **told)
+            return wrapped
+        return make
+    table, attention = keras.layers.Embedding(4, 8), keras.layers.MultiHeadAttention(2, 4)
+    def call():
+        x = table(np.ones((1, 3), np.int32))
+        attention(x, x)
+    call()  # built
+    with private.take_replaced(noted("take")), private.attention_replaced(noted("attention")):
+        call()
+    call()
+    return seen
+
 def convolution():
     x, w, seen = np.ones((2, 5, 5, 4), np.float32), np.ones((3, 3, 4, 4), np.float32), []
     def one(x, w):
@@ -145,7 +164,7 @@ def traces():
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
                        ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
                        ("bookkeeping", bookkeeping), ("values", values), ("stored", stored), ("traces", traces),
-                       ("giver", giver)):
+                       ("giver", giver), ("operations", operations)):
     ask(name, question)
 print(json.dumps(found))
 """
@@ -158,6 +177,7 @@ EXPECTED: dict[str, Any] = {
     "layers": ["inner", "outer"],
     "calls": 1,
     "dropout": [[0.5, True]],
+    "operations": [["take", 2, "axis"], ["attention", 3, "scale"]],
     "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large
     "training": [{"training": True}, {}],
     "bookkeeping": ["_layers", "_tracker", "_trainable_variables"],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from keras.src.models import Functional
 from keras.src.saving import saving_lib
 from keras.src.utils import naming
 
+Function = Callable[..., jax.Array]
 _make_gloo = _jax.make_gloo_tcp_collectives
 
 # Lists that Keras keeps beside a layer's attributes; going through them would give a variable a second path.
@@ -219,7 +220,16 @@ def calls_replaced(
 
 
 @contextmanager
-def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+def _replaced(holder: Any, name: str, make: Callable[[Function], Function]) -> Iterator[None]:
+    plain = getattr(holder, name)
+    setattr(holder, name, make(plain))
+    try:
+        yield
+    finally:
+        setattr(holder, name, plain)
+
+
+def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
     """Replaces the operation by which Keras's layers and `keras.random` drop units out while the context lasts.
 
     Without it the single device of a comparison would draw other masks than the mesh.
@@ -227,16 +237,10 @@ def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., ja
     Args:
       make: (the function of inputs, rate, noise shape and seed) -> what is called in its place.
     """
-    plain = backend.random.dropout
-    backend.random.dropout = make(plain)
-    try:
-        yield
-    finally:
-        backend.random.dropout = plain
+    return _replaced(backend.random, "dropout", make)
 
 
-@contextmanager
-def take_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+def take_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
     """Replaces the operation by which Keras's layers take rows of a table while the context lasts.
 
     Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
@@ -244,16 +248,10 @@ def take_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.A
     Args:
       make: (the function of a table, indices and an axis) -> what is called in its place.
     """
-    plain = backend.numpy.take
-    backend.numpy.take = make(plain)
-    try:
-        yield
-    finally:
-        backend.numpy.take = plain
+    return _replaced(backend.numpy, "take", make)
 
 
-@contextmanager
-def attention_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+def attention_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
     """Replaces the operation by which Keras's layers attend while the context lasts.
 
     Without it a mesh may fail in cuDNN's kernel on GPUs, see `runner.engine.jax.layers.fused_attention`.
@@ -261,27 +259,16 @@ def attention_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., 
     Args:
       make: (the function of queries, keys, values and keywords) -> what is called in its place.
     """
-    plain = backend.nn.dot_product_attention
-    backend.nn.dot_product_attention = make(plain)
-    try:
-        yield
-    finally:
-        backend.nn.dot_product_attention = plain
+    return _replaced(backend.nn, "dot_product_attention", make)
 
 
-@contextmanager
-def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> Iterator[None]:
+def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
     """Answers `jax.random.bernoulli`, of which Keras's dropout has its masks, while the context lasts.
 
     Args:
       make: shape -> what is answered.
     """
-    plain = jax.random.bernoulli
-    jax.random.bernoulli = lambda key, p, shape: make(shape)  # noqa: ARG005
-    try:
-        yield
-    finally:
-        jax.random.bernoulli = plain
+    return _replaced(jax.random, "bernoulli", lambda _: lambda key, p, shape: make(shape))  # noqa: ARG005
 
 
 @contextmanager

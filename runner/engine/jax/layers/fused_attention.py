@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ def fused_where_alike(examples: NamedSharding, *, splits_tokens: bool) -> Iterat
     batch = taken if isinstance(taken, tuple) else (taken,)
     others = [size for axis, size in examples.mesh.shape.items() if size > 1 and axis not in batch]
 
-    def answered(plain: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def answered(plain: private.Function) -> private.Function:
         def attention(query: Any, key: Any, value: Any, **told: Any) -> jax.Array:
             heads = [each.shape[2] for each in (query, key) if len(each.shape) == 4]
             alike = not splits_tokens and all(count % size == 0 for count in heads for size in others)

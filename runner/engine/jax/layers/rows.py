@@ -7,7 +7,7 @@ that reason, and with `engine.state=master` or `bfloat16` there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -24,7 +24,7 @@ _SHORT = (jnp.bfloat16, jnp.float16)
 def exact_row_gradients() -> Iterator[None]:
     """Lets `keras.ops.take` add up the gradients of rows in float32 while the context lasts; values stay the same."""
 
-    def answered(plain: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def answered(plain: private.Function) -> private.Function:
         def take(x: object, indices: object, axis: int | None = None) -> jax.Array:
             table = keras.ops.convert_to_tensor(x)
             if axis is None or table.dtype not in _SHORT:
