@@ -48,8 +48,8 @@ def check(config: RunConfig) -> None:
     hub.check(config)
     checks_engine.check_builder(config)
     checks_engine.check_trainable(config)
-    for engine in (config.engine.name, config.against.engine):
-        gpt_options.check(config.model, engine or config.engine.name)
+    gpt_options.check(config.model, config.engine.name)
+    gpt_options.check(config.model, config.against.engine or config.engine.name, "against.engine")
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.config import checks_text
 from runner.config.errors import refuse
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER
 from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
 from runner.model import gpt_options
 
@@ -35,11 +35,13 @@ def check(config: RunConfig) -> None:
         return
     may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
     if not is_text and not may_have_tokens:
+        of_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
+        own = "dataset.tokenizer=bytes where it is of text, else " if of_tfds else ""
         raise refuse(
             "task",
             task.name,
-            allowed=f"it takes sequences of tokens, and dataset={dataset.name} has none",
-            mend="set dataset=text, dataset=shakespeare or dataset=pydoc",
+            allowed=f"it takes sequences of tokens, and {dataset.builder or f'dataset={dataset.name}'} has none",
+            mend=f"set {own}dataset=text, dataset=shakespeare or dataset=pydoc",
         )
     sample = OPTIONS[task.name](**task.options).sample
     length = dataset.sequence_length or checks_text.LENGTH

@@ -14,6 +14,7 @@ from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXT
 BYTES, BPE = "bytes", "bpe"
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
+END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""  # as it is typed: for the shell, and for Hydra
 LENGTH, VOCABULARY_SIZE = 256, 8192  # what null stands for
 MOST_TOKENS, _LONGEST = 1 << 24, 1 << 20  # of a vocabulary, and of a sequence
 _KEYS = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
@@ -103,9 +104,7 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
                 mend=did_you_mean(wanted, (BYTES, BPE), "set dataset.tokenizer=bytes"),
             )
     if config.end_token is not None and not config.end_token.strip():
-        raise refuse(
-            "dataset.end_token", "''", allowed="a text, or null", mend="write dataset.end_token='<|endoftext|>'"
-        )
+        raise refuse("dataset.end_token", "''", allowed="a text, or null", mend=f"write {END_TOKEN}")
     least = 256 + (config.end_token is not None)
     size = config.vocabulary_size
     if size is not None and wanted != BPE:

@@ -47,7 +47,8 @@ class DatasetConfig:
       train: split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
       validation: likewise, what evaluations during training are on; null: the data's own split `validation`, where a
         file or folder has one, else none.
-      test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train.
+      test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train
+        (of text the last tenth of the documents).
       holdout: share of train that is held out as validation, chosen by the run's seed; 0: none.
       standardize: subtracts the mean of the train split from numeric inputs and divides by their standard deviation:
         true (float arrays and columns of whole numbers, but no target), false, or the arrays' names.

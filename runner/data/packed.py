@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.config.checks_text import END_TOKEN
 from runner.config.errors import ConfigError, refuse
 from runner.data.base import Array, ArraySource, ArraySpec, Rows
 
@@ -39,7 +40,7 @@ def no_label_counts(split: str) -> ConfigError:
         "dataset.documents",
         "apart",
         allowed=f"a label that counts, and split {split} has none: every document has one token",
-        mend="set dataset.documents=joined, or dataset.end_token='<|endoftext|>'",
+        mend=f"set dataset.documents=joined, or {END_TOKEN}",
     )
 
 

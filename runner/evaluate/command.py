@@ -55,9 +55,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         data = _loaded(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
-        if config.evaluate.prompt is not None and not task.writes:
-            allowed = "the run's model writes no text: that needs task=language_model and a dataset with a vocabulary"
-            raise refuse("evaluate.prompt", config.evaluate.prompt, allowed=allowed, mend="leave it out")
+        if config.evaluate.prompt is not None:
+            task.check_prompt(config.evaluate.prompt)
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")

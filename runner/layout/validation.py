@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +76,10 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
 
 
 def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
-    key = "layout.sequence"
+    key, heads = "layout.sequence", [rule.transformer for rule in config.rules if rule.transformer is not None]
     if axis not in axes:
-        raise _no_axis(key, axis, axis, axes)
-    others = [name for name in axes if name != axis]
+        raise _no_axis(key, axis, axis, axes, heads)
+    others = [name for name in axes if name not in {axis, *heads}]
     mend = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
     if axis == batch_axis(config, axes):
         raise refuse(key, axis, allowed=f"another axis than {axis}, which splits the examples", mend=mend)
@@ -90,11 +90,12 @@ def _check_heads(key: str, shown: str, axis: str | None, rules: Sequence[RuleCon
     """Refuses tokens over the axis of a rule that splits heads: DTensor may compute wrong numbers without an error."""
     for index, rule in enumerate(rules):
         if axis is not None and rule.transformer == axis:
+            apart = _axes([SEQUENCE, "model" if axis == SEQUENCE else axis])
             raise refuse(
                 key,
                 shown,
                 allowed=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
-                mend="choose a mesh with an axis for each, as mesh.axes={batch:2,sequence:2,model:2}",
+                mend=f"choose a mesh with an axis for each, as {apart}",
             )
 
 
@@ -249,12 +250,25 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
             raise refuse(key, show(spec), allowed="an axis may split one dim only", mend=f"replace one {axis} by null")
 
 
-def _no_axis(key: str, shown: str, axis: str, axes: Mapping[str, int]) -> ConfigError:
+def _no_axis(
+    key: str, shown: str, axis: str, axes: Mapping[str, int], others: Collection[str | None] = ()
+) -> ConfigError:
+    """Words the refusal of an axis that the mesh has not; `others` are those that the layout needs beside it."""
     mend = did_you_mean(axis, axes, f"add mesh.axes.{axis}=2 or name one of those")
-    if options := meshes_with(axis):
-        mend = f"choose a mesh that has it, as mesh={', mesh='.join(options)}"
+    wanted = [other for other in dict.fromkeys(others) if other is not None and other != axis]
+    options = meshes_with(axis)
+    both = [option for option in options if all(option in meshes_with(other) for other in wanted)]
+    if both:
+        mend = f"choose a mesh that has it, as mesh={', mesh='.join(both)}"
+    elif options:
+        mend = f"choose a mesh with an axis for each, as {_axes([axis, *wanted])}"
     names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
     return refuse(key, shown, allowed=f"mesh.axes has no axis {axis!r}, {names}", mend=mend)
+
+
+def _axes(names: Sequence[str]) -> str:
+    """Returns a mesh of its own with these axes beside the examples', as it is typed in a shell."""
+    return f"'mesh.axes={{{','.join(f'{name}:2' for name in dict.fromkeys([BATCH, *names]))}}}'"
 
 
 def meshes_with(axis: str) -> list[str]:

@@ -55,22 +55,25 @@ def problem(options: Mapping[str, Any], *, on_jax: bool) -> Problem | None:
 
 def _of_heads(dim: int, heads: int, key_value_heads: int | None, positions: str) -> Problem | None:
     if dim % heads:
-        return Problem("heads", heads, f"a divisor of model.dim={dim}", f"set model.dim={heads * -(-dim // heads)}")
+        of = 2 * heads if positions == "rotary" else heads
+        return Problem("heads", heads, f"a divisor of model.dim={dim}", f"set model.dim={of * -(-dim // of)}")
     if key_value_heads is not None and heads % key_value_heads:
         allowed = f"a divisor of model.heads={heads}"
         return Problem("key_value_heads", key_value_heads, allowed, "leave it out, or set it to one")
     if positions == "rotary" and dim // heads % 2:
         allowed = f"an even model.dim / model.heads, here {dim // heads}: numbers turn in pairs"
-        return Problem("positions", positions, allowed, "set model.positions=learned, or another model.heads")
+        even = 2 * heads * -(-dim // (2 * heads))
+        return Problem("positions", positions, allowed, f"set model.dim={even}, or model.positions=learned")
     return None
 
 
-def check(config: ModelConfig, engine: str) -> None:
+def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
     """Checks a config of this builder; another one's passes.
 
     Args:
       config: whose options have the types that the builder takes.
-      engine: `engine.name`.
+      engine: what Keras runs on.
+      key: that says so.
 
     Raises:
       ConfigError: names the option.
@@ -81,7 +84,8 @@ def check(config: ModelConfig, engine: str) -> None:
         return
     found = problem(config.options, on_jax=engine == "jax")
     if found is not None:
-        raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=found.mend)
+        mend = found.mend.replace("set engine=jax", f"set {key}=jax")
+        raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=mend)
 
 
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:

@@ -6,6 +6,8 @@ run's task gets a dense head on what it gives. Variables go by KerasHub's own pa
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,19 @@ if TYPE_CHECKING:
 else:
     keras_hub = late("keras_hub")
 
+logger = logging.getLogger(__name__)
+
 # KerasHub loads these only because they are installed, TensorFlow for the preprocessing of text that no run needs.
 _HIDDEN = ("tensorflow", "tensorflow_text", "pandas", "sklearn", "matplotlib")
+
+
+@functools.cache  # a run builds its model several times
+def _say_what_it_may_see(name: str) -> None:
+    logger.warning(
+        "KerasHub has no causal language model of %s: where its tokens see those behind them, they see the very ones "
+        "that they are to tell, and losses say nothing",
+        name,
+    )
 
 
 def load() -> None:
@@ -77,6 +90,8 @@ def build(
         held = presets.opened(preset)
         body = held.backbone(keras, options.made(keras_hub, given))
     kind = heads.chosen(keras_hub, body, task, per_token=per_token)
+    if per_token and kind is None and task is None:
+        _say_what_it_may_see(type(body).__name__)
     size = next((found for key in options.SIZES if (found := getattr(body, key, None)) is not None), None)
     if per_token and size is not None and outputs.units is not None:
         options.check_vocabulary(type(body).__name__, size, outputs.units, tied=kind is not None)

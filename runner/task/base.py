@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, refuse
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.task.namespace import Namespace
 
@@ -98,7 +98,6 @@ class Task(ABC):
         run that is evaluated on other data computes with those that it was trained with.
       keeps_outputs: whether an evaluation may give the model's outputs; False where they are too large.
       tokens: how many an example has, of a task that counts in them; 0: it does not.
-      writes: whether `sample` gives text, where one is asked for.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -109,7 +108,6 @@ class Task(ABC):
     constants: Mapping[str, Sequence[float]]
     keeps_outputs: bool = True
     tokens: int = 0
-    writes: bool = False
 
     def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
@@ -253,6 +251,15 @@ class Task(ABC):
         """
         del ask, step, seed, multiple, prompt
         return None
+
+    def check_prompt(self, prompt: str) -> None:
+        """Checks what `sample` is to begin with in place of what the config says.
+
+        Raises:
+          ConfigError: the task's models make up nothing, or not of this.
+        """
+        allowed = "the run's model writes no text: that needs task=language_model and a dataset with a vocabulary"
+        raise refuse("evaluate.prompt", prompt, allowed=allowed, mend="leave it out")
 
     def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), what `sample` asks for; only of a task that makes something up."""

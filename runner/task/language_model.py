@@ -11,7 +11,7 @@ import numpy as np
 from runner.config.checks_values import positive, within
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.data.vocabulary import Vocabulary
 from runner.layout.axes import SEQUENCE
 from runner.metrics import MAXIMIZE, MINIMIZE
@@ -90,7 +90,6 @@ class LanguageModel(Supervised):
         if self._label_weight is not None:
             self.arrays = {**self.arrays, self._label_weight: arrays[self._label_weight]}
         self._options, self.vocabulary, self.step_metrics = options, vocabulary, of_steps(options)
-        self.writes = vocabulary is not None
         self._label = self._check_arrays()
         self.tokens = self.arrays[self._label].shape[0]
         self.arrays = {name: self._with_sequence(name) for name in self.arrays}
@@ -122,7 +121,8 @@ class LanguageModel(Supervised):
             return config
         if TOKENS in arrays:
             return replace(config, inputs=[name for name in (TOKENS, SEGMENTS) if name in arrays])
-        taken = {*(config.target or ("label",)), config.example_weight, self._label_weight}
+        target = config.target or [name for name in TARGETS if name in arrays][:1]
+        taken = {*target, config.example_weight, self._label_weight}
         return replace(config, inputs=[name for name in arrays if name not in taken])
 
     def _check_arrays(self) -> str:
@@ -203,6 +203,14 @@ class LanguageModel(Supervised):
             return None
         return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 
+    def check_prompt(self, prompt: str) -> None:
+        """Checks what a sample is to begin with; it has as many tokens as there is room for.
+
+        Raises:
+          ConfigError: the vocabulary has no tokens for it, or a row no room behind it.
+        """
+        self._checked_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
+
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
         """Returns text that the model writes, the likeliest and drawn; None where the config wants none.
 
@@ -217,12 +225,11 @@ class LanguageModel(Supervised):
         if options is None or self.vocabulary is None:
             return None
         begun = self._prompt
-        if prompt is not None or begun is None:
-            options = replace(options, prompt=prompt)
-            begun = self._checked_prompt(options, "evaluate.prompt")
+        if prompt is not None:
+            begun = self._checked_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
         assert begun is not None
         temperatures = [0.0] if options.temperature == 0 else [0.0, options.temperature]
-        count = options.tokens or min(generation.MOST_TOKENS, self.tokens - len(begun))
+        count = min(options.tokens or generation.MOST_TOKENS, self.tokens - len(begun))
         size = self.vocabulary.size
 
         def asked(rows: Array, place: int) -> Array:

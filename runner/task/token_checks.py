@@ -88,7 +88,7 @@ def checked_prompt(
             key,
             text,
             allowed=f"fewer tokens than the {length} of a row; this one has {len(found)}",
-            mend="shorten it, or set dataset.sequence_length to more",
+            mend="shorten it" + (", or set dataset.sequence_length to more" if key.startswith("task.") else ""),
         )
     room = length - len(found)
     if sample.tokens is not None and sample.tokens > room:

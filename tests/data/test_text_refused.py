@@ -44,6 +44,24 @@ def test_what_is_called_test_is_not_trained_on_where_nothing_is_called_train(tmp
 
 
 @pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["train/a.txt", "test.txt"], "train is of folders and test is not"),
+        (["train.txt", "test/a.txt", "b.txt"], "train is of files"),
+        (["train.txt", "data/val-00000-of-00001.jsonl"], "val is not"),
+    ],
+)
+def test_a_split_is_not_left_out_in_silence_where_train_lies_otherwise(tmp_path, names, words):
+    root = tmp_path / "corpus"
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("some text")
+    with pytest.raises(ConfigError, match=r"dataset.path=.*corpus is refused: splits that are all folders") as told:
+        load(config(tmp_path, root))
+    assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.txt", b"one\ntwo \xff\n", r"a.txt, line 2: byte 0xff at 8 is not UTF-8"),

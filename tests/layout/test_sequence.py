@@ -53,12 +53,17 @@ def test_it_goes_with_every_layout_and_splits_no_weight(preset: str) -> None:
     assert model_axes(config, AXES) == {"model": 2}
 
 
+_EACH = "as 'mesh.axes={batch:2,sequence:2,model:2}'"
+
+
 @pytest.mark.parametrize(
     ("preset", "axis", "axes", "parts"),
     [
         ("sequence", "sequence", {"batch": 4, "model": 2}, ("no axis 'sequence'", "mesh=batch2_sequence4")),
         ("replicated", "batch", {"batch": 4, "model": 2}, ("which splits the examples", "layout.sequence=model")),
-        ("megatron", "model", {"batch": 4, "model": 2}, ("can't split heads and tokens", "sequence:2,model:2")),
+        ("megatron", "model", {"batch": 4, "model": 2}, ("can't split heads and tokens", _EACH)),
+        ("megatron", "sequence", {"batch": 4, "model": 2}, ("no axis 'sequence'", "as 'mesh.axes={batch:2,seq")),
+        ("megatron", "batch", {"batch": 4, "model": 2}, ("which splits the examples", "choose a mesh of two axes")),
     ],
 )
 def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
@@ -87,7 +92,7 @@ def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> No
         layout.check_inputs(config, arrays, 8, AXES)
     assert str(caught.value) == (
         "layout.inputs.tokens=[batch,model] is refused: not layout.rules[0].transformer=model too: one axis can't "
-        "split heads and tokens; choose a mesh with an axis for each, as mesh.axes={batch:2,sequence:2,model:2}"
+        "split heads and tokens; choose a mesh with an axis for each, as 'mesh.axes={batch:2,sequence:2,model:2}'"
     )
     config.inputs["tokens"] = ["batch", "sequence"]
     layout.check_inputs(config, arrays, 8, AXES)

@@ -31,12 +31,18 @@ def test_the_preset_passes_on_both_engines(engine: str) -> None:
     gpt_options.check(preset(), engine)
 
 
+def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"leave it out, or set against\.engine=jax"):
+        gpt_options.check(preset(scan=True), "keras_dtensor", "against.engine")
+
+
 @pytest.mark.parametrize(
     ("options", "engine", "said"),
     [
         ({"heads": 5}, "jax", "model.heads=5 is refused: a divisor of model.dim=128; set model.dim=130"),
         ({"key_value_heads": 3}, "jax", "model.key_value_heads=3 is refused: a divisor of model.heads=4"),
         ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary is refused: an even model.dim"),
+        ({"heads": 3, "positions": "rotary"}, "jax", "a divisor of model.dim=128; set model.dim=132"),
         ({"norm": "batch"}, "jax", "model.norm=batch is refused: one of layer, rms; set model.norm=layer"),
         ({"remat": "everything"}, "jax", "model.remat=everything is refused: one of none, full"),
         ({"remat": "full"}, "keras_dtensor", "model.remat=full is refused: it needs Keras on JAX"),

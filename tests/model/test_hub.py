@@ -90,6 +90,7 @@ LONG = {"backbone": "GPT2Backbone", **GPT2}
             "task.vocabulary=256 is refused: the 512 tokens that GPT2Backbone knows",
         ),
         ({**LONG, "vocabulary_size": 256}, {"end_token": "|"}, "task.vocabulary=257 is refused: the 256 tokens"),
+        ({**LONG, "vocabulary_size": 100}, {}, "set model.vocabulary_size=256, or leave it out"),
     ],
 )
 def test_a_text_that_does_not_fit_the_backbone_is_refused(

@@ -144,9 +144,31 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
 
 def test_a_prompt_is_refused_where_nothing_tells_what_its_tokens_are() -> None:
     arrays = {"tokens": ROW, "label": ROW}
-    assert not make_task(config(vocabulary=9), arrays).writes
+    with pytest.raises(ConfigError, match=r"evaluate.prompt=a is refused: a dataset with a vocabulary"):
+        make_task(config(vocabulary=9), arrays).check_prompt("a")
     with pytest.raises(ConfigError, match=r"task.sample.prompt=a is refused: a dataset with a vocabulary"):
         make_task(config(vocabulary=9, sample={"prompt": "a"}), arrays)
+
+
+def test_a_prompt_of_an_evaluation_takes_the_room_that_the_samples_of_the_run_had() -> None:
+    made = task(sample={"tokens": T - 1})
+    made.check_prompt("ab")
+    with pytest.raises(ConfigError, match=r"evaluate.prompt=.* fewer tokens than the 6 of a row.*; shorten it$"):
+        made.check_prompt("a" * T)
+    asked = []
+
+    def ask(batch: Any) -> Any:
+        asked.append(batch)
+        return np.zeros((len(batch["tokens"]), 256), np.float32)
+
+    assert "ab" in (made.sample(ask, 1, 2, prompt="ab") or "")
+    assert len(asked) == T - 2
+
+
+def test_the_target_by_any_of_its_names_is_no_input() -> None:
+    for names, inputs, target in ((("x", "y"), ("x",), ("y",)), (("inputs", "target"), ("inputs",), ("target",))):
+        made = make_task(config(vocabulary=9), dict.fromkeys(names, ROW))
+        assert (made.input_names, made.target_names) == (inputs, target)
 
 
 def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:

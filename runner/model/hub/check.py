@@ -124,12 +124,14 @@ def _check_text(name: str, config: RunConfig) -> None:
         raise refuse(
             "dataset.sequence_length", length, allowed=f"at most {limit}, the places that {name} knows", mend=mend
         )
-    size = next((keys[key] for key in options.SIZES if isinstance(keys.get(key), int)), None)
+    size_key = next((key for key in options.SIZES if isinstance(keys.get(key), int)), None)
+    size = None if size_key is None else keys[size_key]
     given = config.task.options.get("vocabulary")
     units = given if given is not None else checks_text.bytes_vocabulary(config.dataset)
     if config.task.name == _PER_TOKEN and size is not None and units is not None:
         tied = name.replace("Backbone", "CausalLM") in catalogue.public() and held.get("task") != heads.BACKBONE
-        options.check_vocabulary(name, size, units, tied=tied)
+        said = None if preset else f"model.{size_key}" if size_key in held else f"model.config.{size_key}"
+        options.check_vocabulary(name, size, units, tied=tied, key=said)
 
 
 def _check_keys(name: str, config: ModelConfig, per_token: bool, *, of_preset: bool) -> None:

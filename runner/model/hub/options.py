@@ -47,7 +47,7 @@ def given(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if value is not None or key not in FROM_DATA}
 
 
-def check_vocabulary(name: str, size: int, units: int, *, tied: bool) -> None:
+def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str | None = None) -> None:
     """Checks that a language model knows the run's tokens, and answers for those alone.
 
     Args:
@@ -55,18 +55,17 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool) -> None:
       size: tokens that it knows.
       units: tokens of the run's task.
       tied: it answers for all that it knows.
+      key: of the class, that says so; None: a preset does.
 
     Raises:
       ConfigError: they differ.
     """
     if size < units or (tied and size > units):
         less = ", and dataset.tokenizer to the model's own tokenizer.json where the dataset has more"
-        raise refuse(
-            "task.vocabulary",
-            units,
-            allowed=f"the {size:,} tokens that {name} knows",
-            mend=f"set task.vocabulary={size}{less if size < units else ''}",
-        )
+        mend = f"set task.vocabulary={size}{less if size < units else ''}"
+        if key is not None and size < units:
+            mend = f"set {key}={units}, or leave it out"
+        raise refuse("task.vocabulary", units, allowed=f"the {size:,} tokens that {name} knows", mend=mend)
 
 
 def check_needed(

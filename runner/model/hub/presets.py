@@ -96,7 +96,7 @@ def check(value: str) -> None:
       ConfigError: no folder, no preset, or one that would import what is not Keras's.
     """
     if is_folder(value):
-        _read(value, Path(value))
+        _read(value, Path(value).expanduser())
     elif value.startswith(_SCHEMES):
         return
     elif "/" in value or Path(value).exists():
@@ -107,7 +107,7 @@ def check(value: str) -> None:
 
 def is_folder(value: str) -> bool:
     """Tells whether a preset is a folder of this machine, which needs no network."""
-    return Path(value).is_dir()
+    return Path(value).expanduser().is_dir()
 
 
 def opened(value: str) -> Preset:
@@ -116,7 +116,7 @@ def opened(value: str) -> Preset:
     Raises:
       ConfigError: it is none, or it can't be fetched.
     """
-    return _read(value, Path(value) if is_folder(value) else _fetched(value))
+    return _read(value, Path(value).expanduser() if is_folder(value) else _fetched(value))
 
 
 def _fetched(value: str) -> Path:

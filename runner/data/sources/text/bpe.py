@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.checks_text import MOST_TOKENS
+from runner.config.checks_text import END_TOKEN, MOST_TOKENS
 from runner.config.errors import refuse, told
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.host import cores
@@ -95,5 +95,5 @@ def check_end(vocabulary: Vocabulary) -> None:
             "dataset.end_token",
             vocabulary.end_token,
             allowed="what no text is encoded as, and this tokenizer has it for a piece of text",
-            mend="set dataset.end_token='<|endoftext|>', or to a special token of the tokenizer",
+            mend=f"set {END_TOKEN}, or to a special token of the tokenizer",
         )

@@ -50,7 +50,7 @@ def find(path: str) -> dict[str, Sequence[Source]]:
     those of a glob, are one split `train`.
 
     Raises:
-      ConfigError: a folder has what is called test or validation, and nothing that is called train.
+      ConfigError: a folder has what is called test or validation, and nothing that is called train, or not likewise.
       DataError: a folder has no such file.
     """
     there = matches(path)
@@ -72,6 +72,14 @@ def find(path: str) -> dict[str, Sequence[Source]]:
             path,
             allowed=f"a folder with a split train, and this one has {', '.join(held)} alone",
             mend="call what is trained on train, or give a glob, whose files are one split",
+        )
+    if held and (apart := [name for name in held if name not in found]):
+        kind = "folders" if found is folders else "files"
+        raise refuse(
+            "dataset.path",
+            path,
+            allowed=f"splits that are all folders or all files, and here train is of {kind} and {apart[0]} is not",
+            mend=f"make {apart[0]} one of {kind} too, or give a glob, whose files are one split",
         )
     named: dict[str, Sequence[Source]] = {}
     for name, files in found.items():
