@@ -110,16 +110,27 @@ class Slurm:
         told = self.ask("scontrol", "show", "job", "-o", str(number))
         return dict(part.split("=", 1) for part in told.split() if "=" in part)
 
-    def start_now(self, number: int | str) -> None:
-        """Lets a job that is queued again start, which Slurm puts off for two minutes."""
-        until = time.monotonic() + _START_S
-        while self.job(number)["JobState"] in ("RUNNING", "COMPLETING", "PENDING"):  # as its first start ends
-            if self.job(number)["JobState"] == "PENDING":
-                self.ask("scontrol", "update", f"jobid={number}", "StartTime=now")
-            elif self.job(number)["JobState"] == "RUNNING" and self.job(number)["Restarts"] != "0":
-                return
-            assert time.monotonic() < until, "Slurm does not start the job again"
-            time.sleep(0.1)
+    def start_again(self, number: int | str) -> None:
+        """Lets a job that is queued again start in two seconds, where Slurm waits for two minutes.
+
+        In the second in which its first start was ended, the node takes the second one's credential for the revoked
+        one, and the job fails.
+        """
+        self.until(number, "PENDING", within=_START_S)
+        self.ask("scontrol", "update", f"jobid={number}", "StartTime=now+2")
+
+    def until(self, number: int | str, state: str, within: float) -> None:
+        """Waits until a job is in a state.
+
+        Raises:
+          AssertionError: it ended in another one, or time is over.
+        """
+        deadline = time.monotonic() + within
+        while (found := self.job(number)["JobState"]) != state:
+            log = (self._folder / "slurmctld.log").read_text(errors="replace")[-1500:]
+            assert found in ("PENDING", "RUNNING", "COMPLETING"), f"job {number} is {found}, not {state}:\n{log}"
+            assert time.monotonic() < deadline, f"job {number} is still {found}, not {state}:\n{log}"
+            time.sleep(0.05)
 
     def submit(self, script: Path, *options: str, folder: Path) -> int:
         """Submits a script and returns the job's number; what it prints goes to `job.log` of a folder."""

@@ -130,8 +130,8 @@ def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     slurm.ask("scancel", "--signal=USR1", str(job))  # as `#SBATCH --signal=USR1@60` sends it
     until(lambda: slurm.job(job)["Restarts"] == "1")
     assert status(tmp_path) == "KILLED"
-    slurm.start_now(job)
-    until(lambda: slurm.job(job)["JobState"] == "COMPLETED")
+    slurm.start_again(job)
+    slurm.until(job, "COMPLETED", LONGEST_S)
     assert f"job {job} is queued again, and goes on with this run" in (tmp_path / "job.log").read_text()
     assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
 
@@ -151,7 +151,7 @@ def waiting(slurm: Slurm, folder: Path, *options: str) -> int:
 def test_a_cancelled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
     job = waiting(slurm, tmp_path)
     slurm.ask("scancel", str(job))
-    until(lambda: slurm.job(job)["JobState"] == "CANCELLED")
+    slurm.until(job, "CANCELLED", LONGEST_S)
     assert f"job {job} is not queued again: its state is C" in (tmp_path / "job.log").read_text()
     assert slurm.job(job)["Restarts"] == "0"
 
@@ -159,7 +159,7 @@ def test_a_cancelled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
 def test_a_job_that_a_person_interrupts_is_not_queued_again(slurm: Slurm, tmp_path: Path) -> None:
     job = waiting(slurm, tmp_path)
     slurm.ask("scancel", "--signal=INT", str(job))
-    until(lambda: slurm.job(job)["JobState"] == "FAILED")
+    slurm.until(job, "FAILED", LONGEST_S)
     assert "queued again" not in (tmp_path / "job.log").read_text()
     assert slurm.job(job)["ExitCode"] == "130:0"
 
@@ -168,8 +168,8 @@ def test_one_task_of_an_array_is_queued_again_without_the_others(slurm: Slurm, t
     job = waiting(slurm, tmp_path, "--array=0-1")
     slurm.ask("scancel", "--signal=TERM", f"{job}_1")
     until(lambda: slurm.job(f"{job}_1")["Restarts"] == "1")
-    slurm.start_now(f"{job}_1")
-    until(lambda: slurm.job(f"{job}_1")["JobState"] == "COMPLETED")
+    slurm.start_again(f"{job}_1")
+    slurm.until(f"{job}_1", "COMPLETED", LONGEST_S)
     assert (slurm.job(f"{job}_0")["Restarts"], slurm.job(f"{job}_0")["JobState"]) == ("0", "RUNNING")
     slurm.ask("scancel", str(job))
 
@@ -185,7 +185,7 @@ def test_a_job_that_slurm_would_not_queue_again_is_refused(slurm: Slurm, tmp_pat
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {shlex.join(line)}\n")
     job = slurm.submit(script, "--no-requeue", folder=tmp_path)
-    until(lambda: slurm.job(job)["JobState"] == "FAILED")
+    slurm.until(job, "FAILED", LONGEST_S)
     assert f"a job that may start again, and job {job} may not; sbatch --requeue" in (tmp_path / "job.log").read_text()
     assert not (tmp_path / "run").exists()
 
