@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,9 @@ pytest_plugins = ["pytester"]
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # what a run says and records is the same on a machine with GPUs
 os.environ["XLA_FLAGS"] = forks.SLOW_CODE  # `tests.engine.jax_runs.FAST_CODE` is an environment without
 forks.start_environment.update(os.environ)
+for number in (signal.SIGHUP, signal.SIGINT):  # as what starts with nohup, or in the background, inherits them ignored
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
 
 # Machines that run tests are shared and noisy: how long an example took says nothing about it.
 settings.register_profile("no_deadline", deadline=None)
