@@ -16,6 +16,7 @@ AUTO = "auto"  # stands for the metric of `default`
 _OF_EVERY_TASK: Mapping[str, str | None] = {
     "learning_rate": None,
     "throughput/examples_per_second": MAXIMIZE,
+    "throughput/tokens_per_second": MAXIMIZE,
     "throughput/step_ms": MINIMIZE,
     "throughput/input_wait": MINIMIZE,
     "throughput/model_flop_utilisation": MAXIMIZE,

@@ -62,8 +62,10 @@ def preload(library: str) -> None:
     if library != forks.JAX:
         importlib.import_module("mlflow.tensorflow")
 
+    others = {name for each in registry.ENGINES.values() for name in each.libraries} - {*entry.libraries}
+
     def load_same(names: Sequence[str], *, without: Sequence[str]) -> None:
-        if tuple(names) != entry.libraries:
+        if others & {*names}:
             raise RuntimeError(f"this process was forked of one with {library}; name the library that it imports")
         load(names, without=without)
 

@@ -122,6 +122,10 @@ class NumpyEngine:
     def variables(self) -> dict[str, VariableInfo]:
         return {"d1/w": VariableInfo((), "float64", (), 8)}
 
+    @property
+    def trainable(self) -> list[str]:
+        return ["d1/w"]
+
     def shards(self) -> dict[str, list[Shard]]:
         return {"d1/w": [Shard((), np.array(self.w), ())]}
 

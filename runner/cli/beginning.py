@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.config import devices, search_path
+from runner.config import checks_task, devices, search_path
 from runner.config.convert import as_typed, convert, flatten, resolved
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
@@ -34,7 +34,8 @@ LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _DIR, _SUBDIR = "hydra.run.dir", "hydra.output_subdir"
 _TRAINS = "runner"
-_ALONE = ("runner.plan", "runner.data")  # commands that compute nothing with the mesh
+_LOOKS = "runner.data"  # at a dataset, whatever its task would be
+_ALONE = ("runner.plan", _LOOKS)  # commands that compute nothing with the mesh
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
 # What every process has its own of, or that only process 0 looks at.
 _OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.uri")
@@ -116,6 +117,8 @@ def begin(composed: DictConfig) -> Begun:
       ConfigError: the config is refused, or the folder is not ours to write into.
     """
     config = convert(without_hydra(composed))
+    if command_module() != _LOOKS:
+        checks_task.check(config)
     subdir = composed.hydra.output_subdir
     if subdir is not None and not _is_inside(str(subdir)):
         raise refuse(_SUBDIR, subdir, allowed="a folder's name, or null", mend=f"drop it, or set {_SUBDIR}=.hydra")

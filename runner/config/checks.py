@@ -22,12 +22,14 @@ from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingCon
 from runner.config.secrets import TRACKING, reveal
 from runner.host.late import late
 from runner.layout.axes import batch_axis
-from runner.model import target
+from runner.model import gpt_options, target
 from runner.tracking import uri
 
 if TYPE_CHECKING:
     from runner import task
+    from runner.model.hub import check as hub
 else:
+    hub = late("runner.model.hub.check")  # likewise
     task = late("runner.task")  # with NumPy, which `--help` does without
 
 
@@ -43,9 +45,14 @@ def check(config: RunConfig) -> None:
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
+    hub.check(config)
     checks_engine.check_builder(config)
+    checks_engine.check_trainable(config)
+    gpt_options.check(config.model, config.engine.name)
+    gpt_options.check(config.model, config.against.engine or config.engine.name, "against.engine")
     checks_optimizer.check(config.optimizer)
-    checks_data.check(config.dataset)
+    checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
+    gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
     positive("verify.steps", config.verify.steps)

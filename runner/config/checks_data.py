@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config import checks_augment
+from runner.config import checks_augment, checks_text
 from runner.config.checks_values import changed, finite, folder, one_of, positive
 from runner.config.errors import did_you_mean, refuse
-from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT, DatasetConfig
 from runner.host.late import late
 from runner.model import target
 
@@ -22,14 +22,18 @@ _CHANNELS = (None, 1, 3, 4)
 # Keys that would change nothing elsewhere, and the sources that they are of.
 _SOURCES_OF = {
     "target": (CUSTOM,),
-    "path": (ARRAYS, IMAGE_FOLDER),
+    "path": (ARRAYS, IMAGE_FOLDER, TEXT),
     "channels": (IMAGE_FOLDER,),
     "skip_broken": (IMAGE_FOLDER,),
 }
 
 
-def check(config: DatasetConfig) -> None:
+def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     """Checks what the config alone tells.
+
+    Args:
+      config: the dataset's.
+      recorded: whether a recorded run is looked at, or goes on, by whose tokenizer a text is read.
 
     Raises:
       ConfigError: the first thing found that cannot work.
@@ -60,6 +64,7 @@ def check(config: DatasetConfig) -> None:
         )
     folder("dataset.data_dir", config.data_dir)
     _check_source(config)
+    checks_text.check(config, recorded=recorded)
     checks_augment.check(config)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from runner import mesh
 from runner.config.checks_values import changed, one_of, positive
 from runner.config.errors import refuse
@@ -23,9 +25,17 @@ def check(config: RunConfig) -> None:
     for key in ("loop", "data"):
         one_of(f"engine.{key}", getattr(config.engine, key), ("auto", "device", "host"))
     check_installed(config.engine.name)
+    if config.layout.from_model and config.engine.name != "jax":
+        raise refuse(
+            "layout.from_model",
+            "true",
+            allowed=f"engine.name={config.engine.name} has no models with a map of their own",
+            mend="set engine=jax, or layout=megatron",
+        )
     _check_against(config)
     _check_precision(config)
     _check_keys(config.engine)
+    _check_state(config.engine)
 
 
 def _check_keys(config: EngineConfig) -> None:
@@ -57,6 +67,25 @@ def check_builder(config: RunConfig) -> None:
             )
 
 
+def check_trainable(config: RunConfig) -> None:
+    """Checks `model.trainable`, whose patterns the engine `jax` knows what to do with."""
+    key, patterns = "model.trainable", config.model.trainable
+    if patterns is None:
+        return
+    for name, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
+        if engine not in (None, "jax"):
+            raise refuse(key, patterns, allowed=f"{name}={engine} trains all", mend="set engine=jax, or leave it out")
+    if not patterns:
+        raise refuse(key, patterns, allowed="at least one pattern, or null for all", mend=f"set {key}=['.*/kernel']")
+    for index, pattern in enumerate(patterns):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise refuse(
+                f"{key}[{index}]", pattern, allowed=f"a regular expression ({error})", mend="escape what is literal"
+            ) from error
+
+
 def _check_precision(config: RunConfig) -> None:
     key, precision = "engine.precision", config.engine.precision
     one_of(key, precision, tuple({one: None for entry in ENGINES.values() for one in entry.precisions}))
@@ -67,6 +96,18 @@ def _check_precision(config: RunConfig) -> None:
         if name and precision not in ENGINES[name].precisions:
             allowed = f"float32 with engine {name}, whose models take DTensor layouts or mixed precision, not both"
             raise refuse(key, precision, allowed=allowed, mend=mend)
+
+
+def _check_state(config: EngineConfig) -> None:
+    key, state = "engine.state", config.state
+    one_of(key, state, ("float32", "master", "bfloat16"))
+    if state != "float32" and config.precision != "bfloat16":
+        raise refuse(
+            key,
+            state,
+            allowed=f"float32 with engine.precision={config.precision}, whose layers use float32 weights",
+            mend=f"set engine.precision=bfloat16 too, or leave {key} out",
+        )
 
 
 def check_processes(config: RunConfig) -> None:

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 
 from runner.config.errors import did_you_mean, refuse
 
@@ -43,9 +44,19 @@ def within(key: str, value: float | None, low: float, high: float, *, open_low: 
 
 
 def folder(key: str, value: str | None) -> None:
-    """Raises ConfigError for what can't be the name of a folder on any file system."""
-    if value is not None and ("\0" in value or any(len(os.fsencode(part)) > _NAME for part in value.split("/"))):
+    """Raises ConfigError for what can't be the name of a folder on any file system, or is of nobody's home."""
+    if value is None:
+        return
+    if "\0" in value or any(len(os.fsencode(part)) > _NAME for part in value.split("/")):
         raise refuse(key, value[:40], allowed=f"a path of names of at most {_NAME} bytes", mend=f"shorten {key}")
+    try:
+        Path(value).expanduser()
+    except RuntimeError as error:
+        home = Path(value).parts[0]
+        allowed = f"a path, and there is no user of the home {home}"
+        raise refuse(
+            key, value, allowed=allowed, mend=f"write it in full, or ./{home} for what is called so"
+        ) from error
 
 
 def as_float32(value: float) -> float:

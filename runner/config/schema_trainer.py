@@ -17,7 +17,8 @@ class CheckpointConfig:
       every_minutes: saves when the last checkpoint is that old; null: not by time.
       keep: how many of the last checkpoints stay, besides the best.
       best: keeps the checkpoint that is the best by a metric of the task, as `eval/loss`; `auto`: by that of early
-        stopping, else by the task's first metric of which more is better, else by the loss; null: none for its metric.
+        stopping, else by the task's first metric beside the loss if more of it is better, else by the loss; null: none
+        for its metric.
       folder: where runs keep their checkpoints; null: outputs/checkpoints.
     """
 

@@ -8,17 +8,19 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXTS, DatasetConfig
+from runner.config.schema_task import LANGUAGE_MODEL
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
 from runner.data.cut import Whole, make_dataset
+from runner.data.packed import LABEL_WEIGHT
 from runner.data.standardize import chosen, measured, standardized
 from runner.host import stages
 
 __all__ = ["Dataset", "load", "load_run"]
 
 # Imported when one is asked for: what each of them imports takes longer than a refused config may.
-_SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)}
+_SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, *TEXTS)}
 _TFDS = "runner.data.sources.tfds"
 
 
@@ -35,8 +37,10 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
       config: the run's.
       encoding: of the recorded run that other data is read for; None: it is made of this data.
     """
-    targets = config.task.target or TARGETS
-    keep = [*targets, *([config.task.example_weight] if config.task.example_weight else [])]
+    task = config.task
+    keep = [*(task.target or TARGETS), *([task.example_weight] if task.example_weight else [])]
+    if task.name == LANGUAGE_MODEL:
+        keep.append(task.options.get("label_weight") or LABEL_WEIGHT)
     with stages.stage(f"preparing {_named(config.dataset)}"):
         return load(config.dataset, config.trainer.seed, encoding, keep)
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from runner.data.vocabulary import Vocabulary
+
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 Batch = Mapping[str, Array]
@@ -166,28 +168,49 @@ class Encoding:
       categories: array of whole numbers -> names of what they count, where words were read.
       mean: float array -> what was subtracted, one number a column (one where the array has no dims).
       deviation: likewise, what it was then divided by.
+      vocabulary: by which text became tokens; null where it did not.
     """
 
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     deviation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    vocabulary: Vocabulary | None = None
 
-    def to_json(self) -> dict[str, dict[str, list[str] | list[float]]]:
+    def to_json(self) -> dict[str, Mapping[str, object]]:
         """Returns it as plain values, to be recorded."""
+        vocabulary = {} if self.vocabulary is None else {"vocabulary": self.vocabulary.to_json()}
         return {
             "categories": {name: list(names) for name, names in self.categories.items()},
             "mean": {name: list(numbers) for name, numbers in self.mean.items()},
             "deviation": {name: list(numbers) for name, numbers in self.deviation.items()},
+            **vocabulary,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Mapping[str, Sequence[Any]]]) -> Encoding:
         """Reads what `to_json` gave."""
+        recorded = content.get("vocabulary")
         return cls(
             categories={name: tuple(map(str, names)) for name, names in content.get("categories", {}).items()},
             mean={name: tuple(map(float, numbers)) for name, numbers in content.get("mean", {}).items()},
             deviation={name: tuple(map(float, numbers)) for name, numbers in content.get("deviation", {}).items()},
+            vocabulary=None if recorded is None else Vocabulary.from_json(recorded),
         )
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """How much text there is.
+
+    Attributes:
+      documents: that are not empty.
+      tokens: of them, ends of documents among them.
+      bytes: of them, as UTF-8.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +227,7 @@ class Dataset:
       source: where the data came from, in words.
       selection: `train`, `validation` and `test` -> what each one is, in words, as `train without the 144 held out`.
       encoding: how its values became numbers; a run records it.
+      texts: of text, the source's own splits -> how much each is.
     """
 
     name: str
@@ -215,11 +239,17 @@ class Dataset:
     source: str
     selection: Mapping[str, str] = field(default_factory=dict)
     encoding: Encoding = field(default_factory=Encoding)
+    texts: Mapping[str, TextSize] = field(default_factory=dict)
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
         """Specs of the arrays of every split."""
         return self.train.specs
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What the tokens of a text stand for; None of other data."""
+        return self.encoding.vocabulary
 
     @property
     def selecting(self) -> DataSource:

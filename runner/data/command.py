@@ -12,15 +12,17 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table as RichTable
-from rich.text import Text
+from rich.text import Text as RichText
 
 import runner.data
+from runner.config.checks_text import is_text
 from runner.config.convert import resolved
 from runner.config.errors import did_you_mean, refuse
 from runner.config.schema import RunConfig
-from runner.config.schema_data import DIGITS, OWN
-from runner.data import look, picture
+from runner.config.schema_data import DIGITS, OWN, TEXT
+from runner.data import look, look_text, picture
 from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
+from runner.data.sources import text
 from runner.data.sources.tfds import cache
 from runner.host.outputs import required
 from runner.host.signals import heard
@@ -46,12 +48,16 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
         data = runner.data.load_run(replace(config, dataset=replace(config.dataset, standardize=False, augment=[])))
-        found = look.tables(data, _targets(config, data), measures=config.task.name == "regression")
+        targets = _targets(config, data)
+        if data.vocabulary is not None:
+            found = [*look.outline(data, targets), *look_text.tables(data, data.vocabulary)]
+        else:
+            found = look.tables(data, targets, measures=config.task.name == "regression")
         head = _head(config, data)
-        for name, text in head.items():
-            console.print(f"{name:8} {text}", soft_wrap=True, markup=False)
+        for name, line in head.items():
+            console.print(f"{name:9} {line}", soft_wrap=True, markup=False)
         image = next((name for name, spec in data.specs.items() if spec.is_image), None)
-        shown = [*found, *([] if image else [look.examples(data.train, data.specs)])]
+        shown = [*found, *([] if image or data.vocabulary else [look.examples(data.train, data.specs)])]
         for table in shown:
             console.print(_rich(table))
         files = [folder / "data.json"]
@@ -72,10 +78,12 @@ def _targets(config: RunConfig, data: Dataset) -> list[str]:
 
 
 def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
+    tokens = {"tokens in": str(text.folder(config.dataset))} if config.dataset.name == TEXT else {}
     return {
         "dataset": f"{data.name} {data.version}".rstrip(),
         "source": data.source,
         "lies in": str(_place(config)),
+        **tokens,
         "sha256": data.digest,
     }
 
@@ -87,7 +95,7 @@ def _place(config: RunConfig) -> Path | str:
         return "scikit-learn's own folder"
     if wanted.name in OWN and wanted.builder is None:
         return Path(wanted.path).expanduser().absolute() if wanted.path else wanted.target
-    return cache.decoded_dir(cache.data_dir(wanted))
+    return text.folder(wanted) if is_text(wanted) else cache.decoded_dir(cache.data_dir(wanted))
 
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:
@@ -112,5 +120,5 @@ def _rich(table: look.Table) -> RichTable:
     for index, name in enumerate(table.columns):
         made.add_column(name, justify="left" if index == 0 or table.columns[0] in ("split", "array") else "right")
     for row in table.rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*map(RichText, row))
     return made

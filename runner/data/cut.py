@@ -9,7 +9,19 @@ import numpy as np
 
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema_data import OWN, DatasetConfig
-from runner.data.base import Array, ArraySource, ArraySpec, Dataset, DataSource, Encoding, Rows, column, empty
+from runner.data.base import (
+    SPLITS,
+    Array,
+    ArraySource,
+    ArraySpec,
+    Dataset,
+    DataSource,
+    Encoding,
+    Rows,
+    TextSize,
+    column,
+    empty,
+)
 from runner.data.splits import Slice, parse_split, resolve
 
 RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which makes gathering rows faster
@@ -30,6 +42,8 @@ class Whole:
       digest: sha256 (hex) of all of them.
       source: where the data came from, in words.
       encoding: how words became numbers.
+      about: split -> what it is in words, where its name does not tell.
+      texts: of text, split -> how much it is.
     """
 
     name: str
@@ -38,6 +52,8 @@ class Whole:
     digest: str
     source: str
     encoding: Encoding = field(default_factory=Encoding)
+    about: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, TextSize] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +144,9 @@ def make_dataset(whole: Whole, config: DatasetConfig, seed: int) -> Dataset:
         validation=validation,
         digest=whole.digest,
         source=whole.source,
-        selection={key: said[key] for key in ("train", "validation", "test") if key in said},
+        selection={key: whole.about.get(said[key], said[key]) for key in SPLITS if key in said},
         encoding=whole.encoding,
+        texts=whole.texts,
     )
 
 

@@ -45,7 +45,7 @@ def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> 
       targets: names of the arrays that are predicted.
       measures: whether they are quantities, however few values they have.
     """
-    found = [_sizes(data), _arrays(data.specs, targets)]
+    found = outline(data, targets)
     values = {name: {split: _values(source, name) for split, source in splits(data).items()} for name in data.specs}
     quantities = targets if measures else ()
     counted = [
@@ -63,6 +63,11 @@ def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> 
         columns = ("values", "smallest", "mean", "median", "deviation", "largest")
         found.append(Table(f"train{of}, as it is{more}", columns, tuple(rows[:_MOST_ROWS])))
     return found
+
+
+def outline(data: Dataset, targets: Sequence[str]) -> list[Table]:
+    """Returns how large the splits are, and what an example is, for which none is read."""
+    return [_sizes(data), _arrays(data.specs, targets)]
 
 
 def _sizes(data: Dataset) -> Table:

@@ -99,7 +99,7 @@ def standardized(whole: Whole, encoding: Encoding, names: Collection[str]) -> Wh
                 mend="give the data that the run had",
             )  # fmt: skip
         statistics[name] = (np.array(mean), np.array(deviation))
-    found = Encoding(whole.encoding.categories, dict(encoding.mean), dict(encoding.deviation))
+    found = replace(whole.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation))
     splits = {split: _applied(source, statistics) for split, source in whole.splits.items()}
     return replace(whole, splits=splits, encoding=found)
 

@@ -86,11 +86,11 @@ class Pending(Protocol):
 
 @dataclass(frozen=True)
 class Shard:
-    """A piece of a variable as one device holds it, copied to the host.
+    """A piece of a variable as one device holds it.
 
     Attributes:
       start: where it begins in each dim of the whole.
-      array: the piece.
+      array: the piece: a host array, or one on a device, which NumPy brings to the host when it is asked for.
       whole: shape of the whole variable.
     """
 
@@ -287,7 +287,7 @@ class Engine(Protocol):
         ...
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of variables and slots by canonical path, each in its different pieces.
+        """Returns variables and slots by canonical path, each in its different pieces; good until the next step.
 
         Of several processes each has its own; together they are every piece once.
         """
@@ -308,6 +308,15 @@ class CountsCost(Protocol):
 
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None where the compiler does not count it."""
+        ...
+
+
+@runtime_checkable
+class Writes(Protocol):
+    """An engine whose models can write text."""
+
+    def next_logits(self, batch: HostBatches) -> Array:
+        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights that an evaluation takes."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from runner import layout
-from runner.config.schema import RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches, shape_of
@@ -45,7 +45,7 @@ class MeshEngine(Engine, Generic[T]):
         with stages.stage("building the model"):
             self._make_devices()
             shapes = self._make_model()
-            self.placements = layout.resolve(self._config.layout, shapes, self._axes)
+            self.placements = layout.resolve(self._layout(), shapes, self._axes)
             self._make_state()
             self._make_programs()
 
@@ -56,6 +56,10 @@ class MeshEngine(Engine, Generic[T]):
     @abstractmethod
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         """Makes and checks the model, and returns its variables' shapes by canonical path."""
+
+    def _layout(self) -> LayoutConfig:
+        """Returns the layout of the model's variables; an engine may add to the config's rules what the model says."""
+        return self._config.layout
 
     @abstractmethod
     def _make_state(self) -> None:
@@ -98,6 +102,15 @@ class MeshEngine(Engine, Generic[T]):
             return evaluation.evaluate(
                 self._data.task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs
             )
+
+    def next_logits(self, batch: HostBatches) -> Array:
+        """Returns float32 (B, V), the logits that the task's `next_logits` takes of the model's outputs."""
+        with self._averaged_weights():
+            return self._to_host(self._start_next_logits(batch))
+
+    @abstractmethod
+    def _start_next_logits(self, batch: HostBatches) -> T:
+        """Begins to compute them, without dropout and the like."""
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.

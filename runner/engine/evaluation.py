@@ -27,7 +27,7 @@ class BatchResult(Generic[T]):
     Attributes:
       loss: float32 (B,), each example's.
       totals: of `Task.totals`, by name.
-      outputs: float32 (B, ...), the model's; by name where it gives several.
+      outputs: float32 (B, ...), the model's; by name where it gives several; empty where the task keeps none.
     """
 
     loss: T
@@ -68,7 +68,7 @@ class _Sums(Generic[T]):
     """Float64 sums over the batches so far."""
 
     def __init__(self, task: Task, to_host: Callable[[T], Array], *, keep_outputs: bool) -> None:
-        self._task, self._to_host, self._keeps = task, to_host, keep_outputs
+        self._task, self._to_host, self._keeps = task, to_host, keep_outputs and task.keeps_outputs
         self._loss = self._weight = 0.0
         self._examples = self._bytes = 0
         self._totals: dict[str, Array] = {}
@@ -95,7 +95,7 @@ class _Sums(Generic[T]):
         rows = np.asarray(self._to_host(outputs), np.float32)[real]
         self._outputs.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes > MOST_KEPT:
+        if self._bytes > MOST_KEPT and self._examples > 1:  # one is the least that an export compares
             self._leave_out(f"they take more than {MOST_KEPT >> 20} MiB")
 
     def _leave_out(self, reason: str) -> None:

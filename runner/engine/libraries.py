@@ -16,14 +16,14 @@ def load(names: Sequence[str], *, without: Sequence[str]) -> None:
       names: what is installed of them is imported, in this order.
       without: packages that they shall not find, if they are not loaded yet.
     """
-    with _hidden(without):
+    with hidden(without):
         for name in names:
             if importlib.util.find_spec(name) is not None:  # else the first that needs it says so
                 importlib.import_module(name)
 
 
 @contextmanager
-def _hidden(names: Sequence[str]) -> Iterator[None]:
+def hidden(names: Sequence[str]) -> Iterator[None]:
     """Lets imports of packages fail that are not loaded yet, as if they were not installed."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]

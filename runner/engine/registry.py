@@ -63,7 +63,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         libraries=("jax", "keras"),
         hidden=("tensorflow", "pandas", "sklearn", "matplotlib"),
         install="pip install -e '.[jax]'",
-        keys=("loop", "data", "compilation_cache"),
+        keys=("state", "loop", "data", "compilation_cache"),
         precisions=("float32", "bfloat16"),
     ),
 }

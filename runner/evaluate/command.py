@@ -26,8 +26,11 @@ from runner.host.signals import heard
 from runner.processes.team import current
 from runner.task import make_task
 from runner.tracking.attach import attach
+from runner.training import samples
 from runner.training.display import result_table
+from runner.training.samples import sample
 
+_SAMPLE = "sample.txt"
 _WORDS = ("train", "validation", "test")
 
 
@@ -51,12 +54,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = _loaded(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        if config.evaluate.prompt is not None:
+            task.check_prompt(config.evaluate.prompt)
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
         with stages.stage(f"evaluating {split}"):
             found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
+            text = sample(config, engine, task, saved.checkpoint.step, config.evaluate.prompt)
         if not team.is_first:
             return
         shown = task.report(found, source, split)
@@ -78,6 +84,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         for name, write in shown.files.items():
             write(folder / name)
         files = [folder / "config.yaml", *report.write(folder), *(folder / name for name in shown.files)]
+        if text is not None:
+            files.append(folder / _SAMPLE)
+            files[-1].write_text(text, "utf-8")
+            console.print("\n".join([f"sample of {_SAMPLE}:", *samples.shown(text)]), soft_wrap=True, markup=False)
         place = place_of(config, saved, split)
         store.log_metrics(saved.checkpoint.step, report.logged(place))
         store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")

@@ -123,6 +123,7 @@ def check(
             "saved_model": str(folder / SAVED_MODEL) if written.saved_model else None,
             "keras": str(folder / KERAS_FILE) if written.keras == KERAS_FILE else None,
             "library": library,
+            "beside": list(written.beside),
             "batch": _BATCH,
             "arrays": list(given),
             "inputs": list(inputs),

@@ -21,11 +21,12 @@ from runner.config.convert import resolved
 from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, Dataset
+from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine.base import DataSpec
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
-from runner.export.plain import make_plain, weights_in_use
+from runner.export.plain import WeightsInUse, make_plain
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
@@ -35,6 +36,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.processes.team import current
 from runner.task import make_task
+from runner.task.base import Task
 from runner.tracking.attach import attach
 from runner.training.checkpoint.recovery import Previous, versions
 from runner.training.display import result_table
@@ -60,7 +62,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError, TrackingError, Interrupted: as in training.
     """
     console, team = Console(highlight=False), current()
-    config.engine.precision = "float32"  # as the weights are, so that any library computes the same
+    config.engine.precision = config.engine.state = "float32"  # what any library computes the same in
     saved, where = open_saved(config, "runner.export"), devices.line(config, composed)
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -71,10 +73,11 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         data = runner.data.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, saved.constants)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        task.keeps_outputs = True  # of the few that are compared
         spec = DataSpec(task.arrays, task)
         served = Served(spec, data.encoding)
-        examples = _examples(config, data)
+        examples = _examples(config, data, task)
         outputs = _outputs(config, saved, served, examples, folder / "runner.log")
         if not team.is_first:
             return
@@ -96,17 +99,21 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "step": saved.checkpoint.step,
                 "signature": served.describe(outputs[:1]),
                 "names": served.names(),
+                "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
                 "left_out": list(written.left_out),
                 "compared": {name: asdict(found) for name, found in compared.items()},
                 "versions": versions(),
             }
             (making / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             (making / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+            if data.vocabulary is not None:
+                (making / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         _say(console, target, written)
+        recorded = [target / name for name in (folders.RECORD, TOKENIZER) if (target / name).is_file()]
         step, path, answers = saved.checkpoint.step, target / SAVED_MODEL, served.answer_specs(outputs[:1])
         found = next(iter(compared.values())).answers.items()
         store.log_metrics(step, {f"export/{name}_difference": each.largest for name, each in found if not each.exact})
-        store.log_artifacts([target / folders.RECORD], "export")
+        store.log_artifacts(recorded, "export")
         if written.saved_model:
             uri = store.log_model(
                 lambda where, run_id: log.log_saved_model(where, run_id, path, served, answers, step=step)
@@ -117,7 +124,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             console.print(line, soft_wrap=True, markup=False)
 
 
-def _examples(config: RunConfig, data: Dataset) -> dict[str, Array]:
+def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
     """Returns the examples that are compared (N, ...), the test split's first, as they were before they were encoded.
 
     They are all of them, unless they take too much room.
@@ -127,6 +134,7 @@ def _examples(config: RunConfig, data: Dataset) -> dict[str, Array]:
         plain = replace(config, dataset=replace(config.dataset, standardize=False))
         split = runner.data.load_run(plain, data.encoding).test
     floats = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
+    floats = max(floats, 4 * task.tokens * (task.outputs.units or 1))
     count = min(split.size, max(1, _MOST_BYTES // max(floats, 1)))
     arrays = split.read(np.arange(count, dtype=np.int64))
     return {name: array.astype(np.float32) if name in data.encoding.mean else array for name, array in arrays.items()}
@@ -143,10 +151,15 @@ def _outputs(config: RunConfig, saved: Previous, served: Served, examples: Mappi
 
 def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path) -> Written:
     with quiet_native_log(log):
-        plain = make_plain(config, served.spec, weights_in_use(saved.checkpoint))
+        plain = make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
         return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow)
+
+
+def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
+    """Returns what a reader of the record must know beside the tokenizer."""
+    return {"kind": vocabulary.kind, "size": vocabulary.size, "end": vocabulary.end, "sha256": vocabulary.sha256}
 
 
 def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
@@ -189,6 +202,7 @@ def raise_if_different(compared: Mapping[str, Comparison]) -> None:
 def _say(console: Console, target: Path, written: Written) -> None:
     names = [SAVED_MODEL] if written.saved_model else []
     names += [written.keras] if written.keras else []
+    names += [TOKENIZER] if (target / TOKENIZER).is_file() else []
     lines = [f"{target / name}" for name in names] + [f"left out {line}" for line in written.left_out]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

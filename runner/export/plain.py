@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +37,29 @@ class PlainModel:
     why: str = ""
 
 
-def weights_in_use(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what evaluations compute with: the averages of the weights where the run keeps them, else the weights.
+class WeightsInUse(Mapping[str, Array]):
+    """What evaluations compute with: the averages of the weights where the run keeps them, else the weights.
 
-    Args:
-      state: what an engine's `state` or a checkpoint holds.
+    Each array is read when it is asked for, so that a large model's are not there together.
     """
-    paths = set(state)
-    own = [path for path in state if is_variable(path)]
-    return {path: state[ema_path(path) if ema_path(path) in paths else path] for path in own}
+
+    def __init__(self, state: Mapping[str, Array]) -> None:
+        """Takes what an engine's `state` or a checkpoint holds."""
+        paths = set(state)
+        self._state = state
+        self._paths = {
+            path: ema_path(path) if ema_path(path) in paths else path for path in state if is_variable(path)
+        }
+
+    def __getitem__(self, path: str) -> Array:
+        """Returns a variable's whole array."""
+        return self._state[self._paths[path]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
@@ -80,6 +94,5 @@ def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Pla
 
 
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build()
-    jax.assign(model, values)
+    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).assigned(values)
     return PlainModel(model, model, "keras")

@@ -31,6 +31,8 @@ def main() -> None:
         found |= {f"saved_model/{name}": answer for name, answer in answers.items()}
     if request["keras"]:
         inputs = read(folder / "inputs.npz", request["inputs"])
+        for package in request["beside"]:  # its classes are known by name once it is imported
+            importlib.import_module(package)
         found["keras"] = keras_file(request["keras"], request["library"], inputs, request["batch"])
     np.savez(folder / "answer.npz", **found)  # type: ignore[arg-type]
 

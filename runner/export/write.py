@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 else:  # of an export of a JAX run's Keras file alone, TensorFlow may not be installed; and the reverse
     jax, keras, tf = late("jax"), late("keras"), late("tensorflow")
 
+_HUB = "keras_hub"
 SAVED_MODEL, KERAS_FILE, WEIGHTS_FILE = "saved_model", "model.keras", "model.weights.h5"
 
 
@@ -32,11 +33,13 @@ class Written:
       saved_model: whether there is a SavedModel.
       keras: name of the Keras file; None where there is none.
       left_out: what is not there, and why, a line each.
+      beside: packages that must be imported before the Keras file is loaded.
     """
 
     saved_model: bool
     keras: str | None
     left_out: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
 
 def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
@@ -65,14 +68,23 @@ def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: boo
         plain.keras.save_weights(folder / WEIGHTS_FILE)
         return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
     plain.keras.save(folder / KERAS_FILE)
-    return Written(tensorflow, KERAS_FILE, tuple(left_out))
+    return Written(tensorflow, KERAS_FILE, tuple(left_out), tuple(packages_beside(plain)))
 
 
 def own_layers(plain: PlainModel) -> list[str]:
     """Returns the names of a model's classes that its Keras does not have, in alphabetical order."""
     layers = plain.keras._flatten_layers()
-    own = [layer for layer in layers if not type(layer).__module__.startswith(f"{plain.package}.")]
+    known = tuple(f"{package}." for package in (plain.package, *packages_beside(plain)))
+    own = [layer for layer in layers if not type(layer).__module__.startswith(known)]
     return sorted({type(layer).__name__ for layer in own})
+
+
+def packages_beside(plain: PlainModel) -> list[str]:
+    """Returns the packages beside its Keras that must be imported before a model's file can be loaded: KerasHub."""
+    of_hub = plain.package == "keras" and any(
+        type(layer).__module__.startswith(f"{_HUB}.") for layer in plain.keras._flatten_layers()
+    )
+    return [_HUB] if of_hub else []
 
 
 def _signature(served: Served) -> dict[str, tf.TensorSpec]:

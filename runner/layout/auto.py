@@ -2,8 +2,10 @@
 
 Model axes are those of more than one device that split no dim of a batch; a variable takes the largest of them
 that divides what is to be split. With a model axis:
-- An attention's kernels (dim, heads, head_dim) and (heads, head_dim, dim) are split on the heads, its biases (heads,
-  head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
+- What is known of a transformer by paths and shapes is split as `runner.layout.transformers` says: attention on
+  heads, feed-forwards on hidden units, embeddings and heads on the vocabulary, a mixture's experts over `experts`.
+- Of attention by other names the kernels (dim, heads, head_dim) and (heads, head_dim, dim) are split on the heads,
+  biases (heads, head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
 - Two dense layers, the second right after the first, are split column then row: the activation between them stays
   split, and one all-reduce follows (likewise Megatron-LM). Pairs with the most elements are chosen first.
 - A dense layer alone that holds an eighth of all elements or more is split by rows, else by columns; the last, which
@@ -26,8 +28,11 @@ from dataclasses import dataclass, field
 import yaml  # type: ignore[import-untyped]
 
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.layout import transformers
 from runner.layout.axes import batch_axis
-from runner.layout.rules import Shape, Spec, catch, model_axes, shard_spec, whole
+from runner.layout.rules import catch, model_axes
+from runner.layout.specs import Shape, Spec, shard_spec, whole
+from runner.layout.transformers import EXPERTS
 
 WORTH = 1 / 8  # of all elements: a smaller dense layer alone is not worth what its split makes others communicate
 SMALL = 1024  # elements; splitting fewer saves under 4 KiB and costs a collective
@@ -59,16 +64,22 @@ def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[
     Returns:
       One proposal a variable, in the variables' order. Each fits its variable.
     """
-    free = [path for path, shape in variables.items() if catch(config.rules, path, shape, axes).placement.rule is None]
-    plan = _Plan(variables, free, model_axes(config, axes))
+    structure = transformers.read(variables)
+    caught = {path: catch(config.rules, path, shape, axes, structure) for path, shape in variables.items()}
+    free = [path for path, each in caught.items() if each.placement.rule is None]
+    others = model_axes(config, axes)
+    plan = _Plan(variables, free, {axis: size for axis, size in others.items() if axis != EXPERTS})
+    if others:
+        _split_transformers(plan, structure, axes)
     if plan.model_axes:
         _split_attention(plan)
         _split_dense_pairs(plan)
         _split_lone_dense(plan)
         _split_convolutions(plan)
+    if others:
         _leave_rest(plan)
     else:
-        _split_over_batch(plan, config, axes)
+        _split_over_batch(plan, config, axes, structure)
     return [
         Proposal(path, RuleConfig(match=re.escape(path), spec=list(plan.specs[path])), plan.reasons[path])
         for path in free
@@ -129,6 +140,18 @@ class _Plan:
             for layer, names in self.layers.items()
             if len(names.get("kernel", ())) == 2 and set(names) <= {"kernel", "bias"}
         ]
+
+
+def _split_transformers(plan: _Plan, structure: transformers.Structure, axes: Mapping[str, int]) -> None:
+    for path, role in structure.roles.items():
+        if not plan.open(path):
+            continue
+        axis = plan.axis(role.units) if plan.model_axes else EXPERTS
+        spec, reason = transformers.place(role, plan.variables[path], axis or next(iter(plan.model_axes)), axes)
+        if axis is None and not any(spec) and not role.whole:
+            reason = f"no axis ({plan.sizes()}) divides its {role.count}"
+        if reason:
+            plan.set(path, spec, reason)
 
 
 def _split_attention(plan: _Plan) -> None:
@@ -233,18 +256,21 @@ def _leave_rest(plan: _Plan) -> None:
             reason = f"small, {_count(shape)}"
         elif name == "bias":
             reason = "the bias of a layer whose output is whole"
-        elif name != "kernel":
+        elif name != "kernel" and len(shape) < 2:
             reason = "no kernel: each device needs all of it"
-        elif not any(dim % size == 0 for dim in shape for size in plan.model_axes.values()):
+        elif plan.model_axes and not any(dim % size == 0 for dim in shape for size in plan.model_axes.values()):
             reason = f"no axis ({plan.sizes()}) divides a dim of {list(shape)}"
-        elif len(shape) == 4:
+        elif name == "kernel" and len(shape) == 4:
             reason = f"convolution, and no axis ({plan.sizes()}) divides its {shape[-1]} output channels"
         else:
-            reason = f"no principle fits a kernel of shape {list(shape)} in {layer or 'the model'}"
+            noun = "kernel" if name == "kernel" else "variable"
+            reason = f"no principle fits a {noun} of shape {list(shape)} in {layer or 'the model'}"
         plan.set(path, whole(shape), reason)
 
 
-def _split_over_batch(plan: _Plan, config: LayoutConfig, axes: Mapping[str, int]) -> None:
+def _split_over_batch(
+    plan: _Plan, config: LayoutConfig, axes: Mapping[str, int], structure: transformers.Structure
+) -> None:
     axis = batch_axis(config, axes)
     for path in plan.free:
         shape = plan.variables[path]
@@ -252,7 +278,7 @@ def _split_over_batch(plan: _Plan, config: LayoutConfig, axes: Mapping[str, int]
         if axis is None or size == 1:
             plan.set(path, whole(shape), "no axis of more than one device is left to split weights over")
             continue
-        spec = shard_spec(shape, axis, size, SMALL)
+        spec = shard_spec(shape, axis, size, SMALL, first=int(path in structure.stacked))
         if any(spec):
             dim = spec.index(axis)
             plan.set(
@@ -300,15 +326,18 @@ def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
     what = "array of a batch -> one entry a dim; what is not named is split over its first dim"
     lines.append(f"inputs: # {what}" if config.inputs else f"inputs: {{}} # {what}")
     lines += [f"  {name}: {_flow(list(spec))}" for name, spec in config.inputs.items()]
+    lines.append(f"sequence: {config.sequence or 'null'} # axis that splits tokens; null: none")
+    lines.append("from_model: false # what no rule catches lies as the model's own get_layout_map says")
     return "\n".join(lines) + "\n"
 
 
 def _rule_content(rule: RuleConfig) -> dict[str, object]:
     content: dict[str, object] = {"match": rule.match}
-    if rule.shard is None:
-        content["spec"] = list(rule.spec or [])
-    else:
-        content["shard"] = rule.shard
+    for name in ("transformer", "store", "shard"):
+        if (axis := getattr(rule, name)) is not None:
+            content[name] = axis
+    if rule.spec is not None:
+        content["spec"] = list(rule.spec)
     if rule.min_elements:
         content["min_elements"] = rule.min_elements
     if rule.optional:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from runner.config.schema import LayoutConfig
 
 BATCH = "batch"
+SEQUENCE = "sequence"  # the name of the dim that counts tokens
 
 
 def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
@@ -25,4 +26,4 @@ def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
 def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
     """Returns the axes that split some dim of a batch's arrays; gradients are summed over these."""
     named = {axis for spec in config.inputs.values() for axis in spec}
-    return {axis for axis in (*named, batch_axis(config, axes)) if axis is not None}
+    return {axis for axis in (*named, batch_axis(config, axes), config.sequence) if axis is not None}

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from runner.config.errors import ConfigError, refuse
 from runner.config.schema import LayoutConfig
+from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Catch, Placement, Shape, catch, model_axes, show
+from runner.layout.rules import Catch, Placement, alike_once, catch, model_axes, show
+from runner.layout.specs import Shape
 
 LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
 
@@ -40,7 +42,8 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
         first of them in words, and how many more there are.
     """
     rules = expand(config, variables, axes).rules
-    caught = {path: catch(rules, path, shape, axes) for path, shape in variables.items()}
+    structure = transformers.read(variables)
+    caught = {path: catch(rules, path, shape, axes, structure) for path, shape in variables.items()}
     problems = [*_misfits(config, caught), *_idle_rules(config, caught)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -73,7 +76,10 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
         if index in used or rule.optional:
             continue
         matched = [path for path in caught if re.fullmatch(rule.match, path)]
-        if matched:
+        if rule.transformer is not None:
+            why = "no attention, feed-forward or vocabulary is known by paths and shapes, or earlier rules caught it"
+            mend = "mark it optional: true, or write rules with spec"
+        elif matched:
             earlier = sorted({caught[path].placement.rule or 0 for path in matched})
             names = ", ".join(f"layout.rules[{each}]" for each in earlier)
             why, mend = f"earlier rules catch all that it matches: {names}", "move it up or drop it"
@@ -90,24 +96,32 @@ def _names(paths: list[str], most: int = 12) -> str:
     return ", ".join(paths[:most]) + rest
 
 
-def lint(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> list[str]:
+def lint(
+    config: LayoutConfig,
+    variables: Mapping[str, Shape],
+    axes: Mapping[str, int],
+    placed: Mapping[str, Placement] | None = None,
+) -> list[str]:
     """Says what works but is hardly meant.
 
-    A large variable (of the largest quarter, and of 1,024 elements at least) that is whole on a mesh with a model
-    axis, an axis of more than one device that splits no dim of the inputs; and a `shard` rule that splits nothing.
+    A large variable (of 1,024 elements at least) that is whole on a mesh with a model axis, an axis of more than one
+    device that splits no dim of the inputs: of the largest quarter each, of the others each kernel that no rule left
+    whole with a reason. And a `shard` rule that splits nothing.
 
     Args:
       config: as for `resolve`.
       variables: canonical path to shape.
       axes: mesh axis to size.
+      placed: as the engine placed them, where `from_model` says more than the config; None: as `resolve` does.
 
     Returns:
-      One line a warning.
+      One line a warning, of equal blocks once.
 
     Raises:
       ConfigError: as `resolve`.
     """
-    placed = resolve(config, variables, axes)
+    if placed is None:
+        placed = resolve(config, variables, axes)
     return [*_whole_though_large(config, placed, axes), *_split_nothing(config, placed, axes)]
 
 
@@ -121,15 +135,24 @@ def _whole_though_large(config: LayoutConfig, placed: Mapping[str, Placement], a
         reasons = {proposal.path: proposal.reason for proposal in propose(shapes, config, axes)}
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
     names = " and ".join(f"{axis!r} of size {size}" for axis, size in free.items())
-    return [
+    return alike_once(
         f"{each.path}, shape {list(each.shape)}, is whole on every device of axis {names}; "
         + (f"layout=auto left it: {reasons[each.path]}" if each.path in reasons else _advice(each, free))
-        for each in by_size[: -(-len(by_size) // 4)]
+        for place, each in enumerate(by_size)
         if math.prod(each.shape) >= LARGE and not any(axis and axes[axis] > 1 for axis in each.spec)
-    ]
+        if place < -(-len(by_size) // 4) or (_is_kernel(each) and each.path not in reasons)
+    )
+
+
+def _is_kernel(placement: Placement) -> bool:
+    """Tells whether it is a kernel of which no rule has said why it is whole."""
+    named = "kernel" in placement.path.rpartition("/")[2] and len(placement.shape) > 1
+    return named and not placement.reason and not placement.passed
 
 
 def _advice(placement: Placement, free: Mapping[str, int]) -> str:
+    if placement.reason:
+        return placement.reason
     if placement.passed:
         return placement.passed[-1]
     for axis, size in free.items():

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout.axes import data_axes
-
-Spec = tuple[str | None, ...]
-Shape = tuple[int, ...]
+from runner.layout.specs import Shape, Spec, shard_spec, whole
+from runner.layout.transformers import EXPERTS, Structure, place
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,8 @@ class Placement:
       spec: one entry a dim, an axis name or None.
       rule: index of the rule that caught it, None where none did; proposals of `auto` count on after the config's.
       passed: what each optional rule before that one did not fit, as "layout.rules[2] passed on: axis 'model' of
-        size 4 does not divide dim 1 (10)".
+        size 4 does not divide dim 1 (10)"; and why a rule that knows transformers left it whole.
+      reason: why it lies so, of a rule that knows transformers: "4 heads of block_0/attention, model divides them".
     """
 
     path: str
@@ -32,6 +31,7 @@ class Placement:
     spec: Spec
     rule: int | None
     passed: tuple[str, ...] = ()
+    reason: str = ""
 
     def shard_shape(self, axes: Mapping[str, int]) -> Shape:
         """Returns the shape that one device of a mesh with these axes holds."""
@@ -59,35 +59,9 @@ class Catch:
     misfits: tuple[Misfit, ...] = ()
 
 
-def whole(shape: Shape) -> Spec:
-    """Returns the spec of a variable that every device holds whole."""
-    return (None,) * len(shape)
-
-
-def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0) -> Spec:
-    """Splits the largest dim that an axis divides, the last of equals.
-
-    Args:
-      shape: the whole variable's.
-      axis: mesh axis.
-      size: its size.
-      min_elements: a variable of fewer elements stays whole.
-
-    Returns:
-      The spec; all None where the variable is too small or the axis divides no dim.
-
-    Example:
-      >>> shard_spec((3, 3, 24, 32), "batch", 8)
-      (None, None, None, 'batch')
-    """
-    fitting = [index for index, dim in enumerate(shape) if dim % size == 0]
-    if not fitting or math.prod(shape) < min_elements:
-        return whole(shape)
-    split = max(fitting, key=lambda index: (shape[index], index))
-    return tuple(axis if index == split else None for index in range(len(shape)))
-
-
-def catch(rules: Sequence[RuleConfig], path: str, shape: Shape, axes: Mapping[str, int]) -> Catch:
+def catch(
+    rules: Sequence[RuleConfig], path: str, shape: Shape, axes: Mapping[str, int], structure: Structure | None = None
+) -> Catch:
     """Finds the first rule that matches a variable's whole path and does not pass it on.
 
     Args:
@@ -95,6 +69,7 @@ def catch(rules: Sequence[RuleConfig], path: str, shape: Shape, axes: Mapping[st
       path: canonical path.
       shape: the whole variable's.
       axes: mesh axis to size.
+      structure: of the model that it is of; None: not known.
 
     Returns:
       The placement; whole where no rule catches the variable, or where the one that does misfits.
@@ -103,8 +78,18 @@ def catch(rules: Sequence[RuleConfig], path: str, shape: Shape, axes: Mapping[st
     for index, rule in enumerate(rules):
         if not re.fullmatch(rule.match, path):
             continue
+        if rule.transformer is not None:
+            role = structure.roles.get(path) if structure else None
+            if role is None or (rule.transformer == EXPERTS and role.experts is None):
+                continue
+            spec, reason = place(role, shape, rule.transformer, axes, rule.store)
+            cut = rule.transformer in spec or EXPERTS in spec
+            if not cut and (role.dim is not None or (role.width is not None and not role.adapter)):
+                passed.append(reason)
+            return Catch(Placement(path, shape, spec, index, tuple(passed), reason))
         if rule.shard is not None:
-            spec = shard_spec(shape, rule.shard, axes[rule.shard], rule.min_elements)
+            first = int(structure is not None and path in structure.stacked)
+            spec = shard_spec(shape, rule.shard, axes[rule.shard], rule.min_elements, first)
             return Catch(Placement(path, shape, spec, index, tuple(passed)))
         assert rule.spec is not None, "a rule without spec and shard was not refused"
         found = misfits(rule.spec, shape, axes)
@@ -160,6 +145,14 @@ def near_divisors(number: int, size: int, most: int = 4) -> list[int]:
 def show(spec: Iterable[str | None]) -> str:
     """Returns a spec as it is typed in an override."""
     return "[" + ",".join("null" if axis is None else axis for axis in spec) + "]"
+
+
+def alike_once(lines: Iterable[str]) -> list[str]:
+    """Returns the first of lines that differ in the numbers of blocks alone, and how many more are like it."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(re.sub(r"\d+(?=[/_,])", "", line), []).append(line)
+    return [first + (f" (and {len(more)} like it)" if more else "") for first, *more in alike.values()]
 
 
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:

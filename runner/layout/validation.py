@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from runner.config import search_path
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.layout.axes import BATCH
+from runner.layout.axes import BATCH, SEQUENCE, batch_axis
 from runner.layout.rules import mend_divisibility, show
+from runner.layout.transformers import EXPERTS
 
 if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
     from runner.data.base import ArraySpec
 
 # Records of before name it whatever the dataset's target is called.
 _RECORDED = "label"
+_ONE_OF = "spec, shard and transformer"
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     """Checks rules and inputs against the mesh, before any variable is known.
 
     Raises:
-      ConfigError: a rule without exactly one of spec and shard, an axis that the mesh lacks or that one spec names
-        twice, a pattern that does not compile, a rule that an earlier one leaves nothing, or inputs of another rank.
+      ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one
+        spec names twice, tokens split over an axis that splits something else, a pattern that does not compile, a rule
+        that an earlier one leaves nothing, or inputs of another rank.
     """
     for index, rule in enumerate(config.rules):
         key = f"layout.rules[{index}]"
@@ -34,6 +37,12 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         _check_split(key, rule, axes)
         _check_reached(key, rule, config.rules[:index])
     _check_inputs_form(config, axes)
+    if config.sequence is not None:
+        _check_sequence(config, config.sequence, axes)
+    if config.from_model and config.auto:
+        raise refuse("layout.from_model", "true", allowed="one of from_model and auto", mend="set layout.auto=false")
+    if config.from_model and "model" not in axes:  # the name that the maps give their axis
+        raise _no_axis("layout.from_model", "true", "model", axes)
 
 
 def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
@@ -46,18 +55,71 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
       axes: mesh axis to size.
 
     Raises:
-      ConfigError: an array that is not there, a spec of another rank, or a dim that its axis does not divide.
+      ConfigError: an array that is not there, a spec of another rank, a dim that its axis does not divide, or tokens
+        over the axis of a rule that splits heads.
     """
+    if config.sequence is not None:
+        _check_lengths(config.sequence, {k: v for k, v in arrays.items() if k not in config.inputs}, arrays, axes)
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if name in arrays:
             _check_fits(key, spec, batch, arrays[name], axes)
+            for dim, axis in zip(arrays[name].dims, spec[1:], strict=False):  # arrays may have no names of dims
+                _check_heads(key, show(spec), axis if dim == SEQUENCE else None, config.rules)
         elif name != _RECORDED or len(spec) != 1:
             raise refuse(
                 key,
                 show(spec),
                 allowed=f"one of the dataset's arrays {', '.join(arrays)}",
                 mend=did_you_mean(name, list(arrays)),
+            )
+
+
+def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
+    key, heads = "layout.sequence", [rule.transformer for rule in config.rules if rule.transformer is not None]
+    if axis not in axes:
+        raise _no_axis(key, axis, axis, axes, heads)
+    others = [name for name in axes if name not in {axis, *heads}]
+    mend = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+    if axis == batch_axis(config, axes):
+        raise refuse(key, axis, allowed=f"another axis than {axis}, which splits the examples", mend=mend)
+    _check_heads(key, axis, axis, config.rules)
+
+
+def _check_heads(key: str, shown: str, axis: str | None, rules: Sequence[RuleConfig]) -> None:
+    """Refuses tokens over the axis of a rule that splits heads: DTensor may compute wrong numbers without an error."""
+    for index, rule in enumerate(rules):
+        if axis is not None and rule.transformer == axis:
+            apart = _axes([SEQUENCE, "model" if axis == SEQUENCE else axis])
+            raise refuse(
+                key,
+                shown,
+                allowed=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
+                mend=f"choose a mesh with an axis for each, as {apart}",
+            )
+
+
+def _check_lengths(
+    axis: str, split: Mapping[str, ArraySpec], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
+) -> None:
+    if not any(SEQUENCE in spec.dims for spec in arrays.values()):
+        shown = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
+        raise refuse(
+            "layout.sequence",
+            axis,
+            allowed=f"an array with a dim named sequence; there are {shown}",
+            mend="leave it out",
+        )
+    for name, spec in split.items():
+        length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
+        if length % axes[axis]:
+            lower, upper = length // axes[axis] * axes[axis], -(-length // axes[axis]) * axes[axis]
+            near = f"{lower} or dataset.sequence_length={upper}" if lower else f"{upper}"
+            raise refuse(
+                "layout.sequence",
+                axis,
+                allowed=f"axis {axis!r} of size {axes[axis]} does not divide the {length} tokens of {name}",
+                mend=f"set dataset.sequence_length={near}",
             )
 
 
@@ -102,32 +164,43 @@ def _check_match(key: str, rule: RuleConfig) -> None:
 
 
 def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    if rule.spec is not None and rule.shard is not None:
+    given = [name for name in ("transformer", "shard", "spec") if getattr(rule, name) is not None]
+    if len(given) > 1:
+        other = getattr(rule, given[1])
         raise refuse(
-            f"{key}.shard",
-            rule.shard,
-            allowed=f"exactly one of spec and shard, and spec is {show(rule.spec)}",
+            f"{key}.{given[0]}",
+            getattr(rule, given[0]),
+            allowed=f"exactly one of {_ONE_OF}, and {given[1]} is {other if isinstance(other, str) else show(other)}",
             mend="drop one of the two",
         )
+    if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
+        allowed = (
+            "only a rule with transformer has it" if rule.transformer is None else "another axis than transformer"
+        )
+        raise refuse(f"{key}.store", rule.store, allowed=allowed, mend="leave store out")
     if rule.min_elements < 0 or (rule.min_elements and rule.shard is None):
         allowed = "0 or more" if rule.min_elements < 0 else "only a rule with shard has it"
         raise refuse(f"{key}.min_elements", rule.min_elements, allowed=allowed, mend="leave min_elements out")
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
-    elif rule.shard is None:
+        return
+    if not given:
         raise refuse(
             f"{key}.spec",
             None,
-            allowed=f"exactly one of spec and shard, and {rule.match!r} has neither",
+            allowed=f"exactly one of {_ONE_OF}, and {rule.match!r} has none",
             mend=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
         )
-    elif rule.shard not in axes:
-        raise _no_axis(f"{key}.shard", rule.shard, rule.shard, axes)
+    for name in ("transformer", "store", "shard"):
+        if (axis := getattr(rule, name)) is not None and axis not in axes:
+            raise _no_axis(f"{key}.{name}", axis, axis, axes)
 
 
 def _check_reached(key: str, rule: RuleConfig, earlier: Sequence[RuleConfig]) -> None:
     """Refuses a rule to which nothing can come, whatever the variables are."""
     for index, before in enumerate(earlier):
+        if before.transformer is not None:  # it passes on what is no part of a transformer
+            continue
         keeps = before.shard is not None or not before.optional or before.spec == rule.spec
         if before.match == rule.match and keeps:
             what = "has the same match"
@@ -177,12 +250,25 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
             raise refuse(key, show(spec), allowed="an axis may split one dim only", mend=f"replace one {axis} by null")
 
 
-def _no_axis(key: str, shown: str, axis: str, axes: Mapping[str, int]) -> ConfigError:
+def _no_axis(
+    key: str, shown: str, axis: str, axes: Mapping[str, int], others: Collection[str | None] = ()
+) -> ConfigError:
+    """Words the refusal of an axis that the mesh has not; `others` are those that the layout needs beside it."""
     mend = did_you_mean(axis, axes, f"add mesh.axes.{axis}=2 or name one of those")
-    if options := meshes_with(axis):
-        mend = f"choose a mesh that has it, as mesh={', mesh='.join(options)}"
+    wanted = [other for other in dict.fromkeys(others) if other is not None and other != axis]
+    options = meshes_with(axis)
+    both = [option for option in options if all(option in meshes_with(other) for other in wanted)]
+    if both:
+        mend = f"choose a mesh that has it, as mesh={', mesh='.join(both)}"
+    elif options:
+        mend = f"choose a mesh with an axis for each, as {_axes([axis, *wanted])}"
     names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
     return refuse(key, shown, allowed=f"mesh.axes has no axis {axis!r}, {names}", mend=mend)
+
+
+def _axes(names: Sequence[str]) -> str:
+    """Returns a mesh of its own with these axes beside the examples', as it is typed in a shell."""
+    return f"'mesh.axes={{{','.join(f'{name}:2' for name in dict.fromkeys([BATCH, *names]))}}}'"
 
 
 def meshes_with(axis: str) -> list[str]:

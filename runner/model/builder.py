@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, in_one_line
 from runner.config.schema import ModelConfig
 from runner.engine.base import DataSpec
 from runner.optim.paths import RESERVED
@@ -24,7 +24,8 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
     """Returns what a builder is told of the data, by the names of its parameters.
 
     `inputs` is name -> ArraySpec of what the model is called with, `outputs` the task's OutputSpec; `input_shape` is
-    the shape of one example of the only input, and `num_classes` the number of units, where there are such.
+    the shape of one example of the only input, and `num_classes` the number of units, where there are such. `tokens`
+    is for how many tokens of an example the task wants an answer each; 0: for the example as a whole.
 
     Args:
       builder: of the config's target.
@@ -46,6 +47,8 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
         )
     else:
         told["input_shape"] = inputs[first].shape
+    if "tokens" in taken:
+        told["tokens"] = getattr(data.task, "tokens", 0)
     if "outputs" in taken:
         told["outputs"] = outputs
     elif "num_classes" in taken or "inputs" not in told:
@@ -74,8 +77,10 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **tol
     _check_takes(builder, config, told, mend)
     try:
         return builder(**told, **config.options)
+    except ConfigError:  # one of our own builders knows the key
+        raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = in_one_line(f"{type(error).__name__}: {error}")
         options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
         end = (f"; it was given {options}" if options else "") + (f"; {mend}" if mend else "")
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error

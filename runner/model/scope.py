@@ -29,8 +29,8 @@ class Placer(Protocol):
         """Returns `x` split as a spec says, see the function `lay`."""
         ...
 
-    def rows_axis(self, kernel: Tensor) -> str | None:
-        """Returns the axis that splits the first dim of a kernel, as it is used."""
+    def axis(self, kernel: Tensor, dim: int) -> str | None:
+        """Returns the axis that splits a dim of a kernel, as it is used."""
         ...
 
 
@@ -173,5 +173,18 @@ def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
       kernel: variable (in, out).
     """
     placer = _placer()
-    axis = placer.rows_axis(kernel) if placer is not None and len(x.shape) <= 3 else None
+    axis = placer.axis(kernel, 0) if placer is not None and len(x.shape) <= 3 else None
     return x if axis is None else lay(x, [batch_axis(), *([MATCH] if len(x.shape) == 3 else []), axis])
+
+
+def met_by(x_bthk: Tensor, kernel: Tensor, other: Tensor) -> Tensor:
+    """Returns heads whole where those that they meet are split over another axis, for which DTensor has no rule.
+
+    Args:
+      x_bthk: (batch, tokens, heads, width of a head).
+      kernel: variable (in, heads, width of a head) that made them.
+      other: likewise, of the heads that they meet.
+    """
+    placer = _placer()
+    axes = set() if placer is None else {placer.axis(kernel, 1), placer.axis(other, 1)} - {None}
+    return lay(x_bthk, [batch_axis(), MATCH, None, None]) if len(axes) > 1 else x_bthk

@@ -11,7 +11,7 @@ from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import ModelConfig
 from runner.model import definition
 
-GIVEN = ("keras", "inputs", "outputs", "input_shape", "num_classes")  # a builder takes those it names
+GIVEN = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")  # a builder takes those it names
 LAYOUTS = "layouts"
 _KEY = "model._target_"
 _MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"

@@ -28,6 +28,7 @@ class VariablePlan:
       slot_bytes_per_device: of the part of its optimizer slots that one device holds.
       moved_bytes: what a device communicates of it and of its gradient in one step, counted in the step's program.
       passed: optional rules that it did not fit, in words.
+      reason: why it lies so, where the rule knows: "4 heads of block_0/attention, model divides them".
     """
 
     path: str
@@ -41,6 +42,7 @@ class VariablePlan:
     slot_bytes_per_device: int
     moved_bytes: int
     passed: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class Plan:
       batch_size: global.
       variables: in the model's order.
       layers: in the model's order.
-      totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass).
+      totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass);
+        `copies` of parameters in the dtype of their use, where that is narrower.
       traffic: forward, backward, update.
       rates: what times are reckoned with.
       compute_seconds: of one training step on one device at those rates.

@@ -38,7 +38,7 @@ def plan_config(config: RunConfig) -> Plan:
     where = devices.planned(config)  # asked first: the engine hides GPUs from this process
     data = runner.data.load_run(config)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
-    task = make_task(config.task, data.specs, data.train)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     engine = make_engine(on_cpu(config), spec, 1, planning=True)
     engine.build()

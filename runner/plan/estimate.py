@@ -28,7 +28,7 @@ class PlacedModel:
       outputs: of the layers, in the model's order.
       axes: mesh axis to size.
       inputs: name of what the model takes -> its spec, the examples' dim first.
-      width: bytes of one number of a variable, by path.
+      width: bytes of one number of a variable in use, by path.
       whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
     """
 
@@ -195,6 +195,8 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalisation and
     additions are left out.
     """
+    if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
+        return 0  # not by examples: a table that the layer hands on
     products = 3 if model.is_trained_before(output) else 2
     total = 0
     for kernel in model.kernels(output.layer):
@@ -205,21 +207,46 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     inner = model.inner_kernels(output.layer)
     tokens = math.prod(output.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
     total += sum(products * _PRODUCT * math.prod(model.used_shape(kernel)) * tokens for kernel in inner)
-    return total + _attention(model, output, inner)
+    return total + products * _tied(model, output) + _attention(model, output, inner)
+
+
+def _tied(model: PlacedModel, output: LayerOutput) -> int:
+    """Returns the operations of one product with a table that another layer gives, as of a head tied to embeddings.
+
+    Of a layer without variables that takes tokens (batch, tokens, dim) and a table (vocabulary, dim).
+    """
+    if [len(taken.shape) for taken in output.inputs] != [3, 2] or model.variables(output.layer):
+        return 0
+    x, table = output.inputs
+    held = next((each for each in model.variables(table.layer) if each.shape == table.shape), None)
+    if held is None or len(output.shape) != len(x.shape):
+        return 0
+    positions = math.prod(x.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
+    return _PRODUCT * math.prod(model.used_shape(held)) * positions
 
 
 def _attention(model: PlacedModel, output: LayerOutput, inner: Sequence[Placement]) -> int:
     """Returns the operations of scores and of their product with the values, forward and both gradients.
 
-    Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), or of a stock attention layer.
+    Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), and perhaps documents (batch,
+    tokens); of a stock attention layer; of a block that holds an attention, or a stack of such, (depth, ...), scanned.
     """
-    shapes = [taken.shape for taken in output.inputs]
+    shapes = [taken.shape for taken in output.inputs if len(taken.shape) != 2]
+    depth = 1
     if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and inner_spec(model, output) is None:
         (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], model.shards(output_spec(model, output))
-    elif "Attention" in output.kind and shapes and (held := next((k for k in inner if len(k.shape) == 3), None)):
+    elif shapes and (held := _to_heads(output.kind, inner)):
         queries, keys = shapes[0][1], shapes[-1][1]
-        heads, size = held.shape[1:]
+        heads, size = held.shape[-2:]
+        depth = math.prod(held.shape[:-3])
         devices = model.shards(output_spec(model, output)[:1]) * model.shards(model.used_spec(held))
     else:
         return 0
-    return 2 * 3 * _PRODUCT * output.shape[0] * heads * queries * keys * size // devices
+    return depth * 2 * 3 * _PRODUCT * output.shape[0] * heads * queries * keys * size // devices
+
+
+def _to_heads(kind: str, kernels: Sequence[Placement]) -> Placement | None:
+    """Returns the kernel of a layer's attention that makes queries, (..., dim, heads, head dim); None: it has none."""
+    known = [held for held in kernels if len(held.shape) >= 3]
+    named = next((held for held in known if "query" in held.path), None)
+    return named or (known[0] if "Attention" in kind and known else None)

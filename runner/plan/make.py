@@ -18,7 +18,8 @@ from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
 from runner.processes import place
 
-_AUTO = "layout=auto"
+_BFLOAT16, _FLOAT32 = 2, 4  # bytes of a number
+_AUTO, _OF_MODEL = "layout=auto", "the model's own map"
 
 
 def make_plan(
@@ -36,6 +37,7 @@ def make_plan(
     held, model, axes = engine.variables(), placed_model(config, engine, data), config.mesh.axes
     shapes = {path: placement.shape for path, placement in engine.placements.items()}
     proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
+    reasons = {proposal.path: proposal.reason for proposal in proposals}
     own = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in own}
     microbatches = config.trainer.accumulate_steps
@@ -49,13 +51,16 @@ def make_plan(
         engine=config.engine.name,
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(_variable(model, path, info, slots, moved, places) for path, info in own.items()),
+        variables=tuple(_variable(model, path, info, slots, moved, places, reasons) for path, info in own.items()),
         layers=layers,
         totals=_totals(model, own, slots, layers, sums=microbatches > 1),
         traffic=traffic(moved, axes, at, crossing),
         rates=at,
         compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
-        warnings=(*cautions.of_crossing(config.layout, axes, processes), *layout.lint(config.layout, shapes, axes)),
+        warnings=(
+            *cautions.of_crossing(config.layout, axes, processes),
+            *layout.lint(config.layout, shapes, axes, engine.placements),
+        ),
         program=engine.program_cost() if isinstance(engine, CountsCost) else None,
         proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
         processes=processes,
@@ -72,13 +77,16 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
       data: what the engine is built for.
     """
     held, arrays = engine.variables(), input_specs(config.layout, data.arrays, config.mesh.axes)
+    width = {path: np.dtype(held[path].dtype).itemsize for path in engine.placements}
+    if config.engine.state != "float32":
+        width |= dict.fromkeys(engine.trainable, _BFLOAT16)
     return estimate.PlacedModel(
         placements=engine.placements,
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
         axes=config.mesh.axes,
         inputs={name: arrays[name] for name in data.task.input_names},
-        width={path: np.dtype(held[path].dtype).itemsize for path in engine.placements},
+        width=width,
         whole=engine.used_whole(),
     )
 
@@ -90,9 +98,10 @@ def _variable(
     slots: Mapping[str, VariableInfo],
     moved: Sequence[Collective],
     places: Sequence[str],
+    reasons: Mapping[str, str],
 ) -> VariablePlan:
-    placement = model.placements[path]
-    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else _AUTO
+    placement, further = model.placements[path], _AUTO if path in reasons else _OF_MODEL
+    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else further
     own = [each for each in moved if each.origin == path]
     return VariablePlan(
         path=path,
@@ -106,6 +115,7 @@ def _variable(
         slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if owner_of(name) == path),
         moved_bytes=sum(each.bytes for each in own),
         passed=placement.passed,
+        reason=placement.reason or reasons.get(path, ""),
     )
 
 
@@ -130,20 +140,29 @@ def _totals(
 ) -> dict[str, Total]:
     """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored.
 
-    With `sums` the gradients of a step's micro-batches are added up in arrays that lie as the variables do.
+    With `sums` the gradients of a step's micro-batches are added up in arrays that lie as the variables do, of float32
+    at least. Where a variable is used in a narrower dtype than it is held in, a step has copies, which lie as it does.
     """
     used = {path: math.prod(model.used_shape(model.placements[path])) * model.width[path] for path in model.trained}
     whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in model.outputs)
+    gradients = _in(own, model.width, used)
+    added = _in(own, dict.fromkeys(used, _FLOAT32), used) if sums else Total(0, 0, "estimated")
+    copied = [path for path in used if model.width[path] < np.dtype(own[path].dtype).itemsize]
     return {
         "parameters": _held(own.values()),
-        "gradients": Total(
-            sum(_whole(own[path]) for path in used) * (2 if sums else 1),
-            sum(used.values()) + sum(own[path].bytes_per_device for path in used if sums),
-            "estimated",
-        ),
+        **({"copies": _in(own, model.width, copied)} if copied else {}),
+        "gradients": Total(gradients.bytes + added.bytes, sum(used.values()) + added.bytes_per_device, "estimated"),
         "slots": _held(slots.values()),
         "activations": Total(whole, sum(layer.bytes_per_device for layer in layers), "estimated"),
     }
+
+
+def _in(own: Mapping[str, VariableInfo], width: Mapping[str, int], paths: Iterable[str]) -> Total:
+    """Returns what variables would take at other bytes a number."""
+    shares = {path: width[path] / np.dtype(own[path].dtype).itemsize for path in paths}
+    whole = sum(round(_whole(own[path]) * share) for path, share in shares.items())
+    held = sum(round(own[path].bytes_per_device * share) for path, share in shares.items())
+    return Total(whole, held, "estimated")
 
 
 def _held(infos: Iterable[VariableInfo]) -> Total:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from runner import mesh
+from runner.layout.rules import alike_once
 from runner.plan.base import Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded
 
@@ -97,11 +98,13 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
 
     Args:
       plan: of the run.
-      fold: equal blocks that follow each other are one, headed by the sums over all of them.
+      fold: equal blocks that follow each other are one, headed by the sums over all of them; else the rules' reasons
+        are told too.
     """
     kinds = sorted({each.dtype for each in plan.variables})
     alike = len(kinds) == 1  # then the title says it, and the column's room goes to the others
     rows: list[tuple[str, ...]] = []
+    explained = not fold and any(each.reason for each in plan.variables)
     groups = folded(plan.variables) if fold else [Fold("", 1, (each,)) for each in plan.variables]
     for group in groups:
         if group.name:
@@ -113,11 +116,12 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
                 *([] if alike else [each.dtype]),
                 each.rule.removeprefix("layout/") or NO_RULE,
                 spec_words(each.spec),
+                *([each.reason] if explained else []),
                 *_bytes([each]),
             )
             for each in group.variables
         ]
-    left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec")
+    left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec", *(["why"] if explained else []))
     title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
     title_ += "; of equal blocks the sum, then one of them" if any(group.name for group in groups) else ""
     return Rows(title_, (*left, "bytes", "a device", "moved"), 3, tuple(rows))
@@ -134,7 +138,7 @@ def _bytes(variables: Sequence[VariablePlan], times: int = 1) -> tuple[str, str,
 def totals(plan: Plan) -> Rows:
     """Returns what one device holds, and the layers whose outputs take most of it."""
     names = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer slots"}
-    names["activations"] = "activations, all layers"
+    names |= {"activations": "activations, all layers", "copies": "bfloat16 copies of them"}
     rows = [
         (names[key], size(total.bytes), size(total.bytes_per_device), total.source)
         for key, total in plan.totals.items()
@@ -216,7 +220,12 @@ def notes(plan: Plan) -> list[str]:
     if not plan.traffic:
         lines.append("a step communicates nothing")
     lines += [f"warning: {warning}" for warning in plan.warnings]
-    return [*lines, *(f"{each.path}: {note}" for each in plan.variables for note in each.passed)]
+    return [*lines, *_passed(plan.variables)]
+
+
+def _passed(variables_: Sequence[VariablePlan]) -> list[str]:
+    """Returns what rules passed on or left whole, of equal blocks once."""
+    return alike_once(f"{each.path}: {note}" for each in variables_ for note in each.passed)
 
 
 def _crossing(plan: Plan) -> str:

@@ -37,7 +37,8 @@ class Outcome:
       engine: with the weights that are taken.
       splits: its examples.
       result: what training left behind.
-      used: share of `plan.gflops` that training used; None where that is not set.
+      used: share of a device's peak that training used; None where that is not known.
+      peak_gflops: the peak, `plan.gflops` or of a known GPU.
     """
 
     config: RunConfig
@@ -45,6 +46,7 @@ class Outcome:
     splits: Splits
     result: loop.Result
     used: float | None
+    peak_gflops: float | None = None
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -113,10 +115,11 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "ended": result.ended,
         "steps_per_second": rate,  # null, as the two below, where too few steps were measured
         "step_ms": 1000.0 / rate if rate else None,
+        **_token_rate(outcome, rate),
         "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.tells else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
-        "model_flop_utilisation": outcome.used,  # of plan.gflops; null where that is not set
+        "model_flop_utilisation": outcome.used,  # of a device's peak; null where that is not known
     }
     found |= {f"train_{name}": value for name, value in result.epoch_means.items()}
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
@@ -124,6 +127,11 @@ def _summary(outcome: Outcome) -> dict[str, object]:
             found |= {f"{prefix}_{name}": value for name, value in evaluation.metrics.items()}
             found[f"{prefix}_examples"] = evaluation.examples
     return found
+
+
+def _token_rate(outcome: Outcome, rate: float | None) -> dict[str, float | None]:
+    tokens = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
+    return {"tokens_per_second": tokens * rate if rate else None} if tokens else {}
 
 
 def show_result(outcome: Outcome, console: Console) -> None:
@@ -134,9 +142,11 @@ def show_result(outcome: Outcome, console: Console) -> None:
         ("steps", f"{result.steps:,}"),
     ]
     if result.meter.tells:
-        rows.append(("steps/s", f"{rate:.1f} ({rate * config.dataset.batch_size:,.0f} examples/s)"))
+        examples, tokens = rate * config.dataset.batch_size, outcome.splits.train.task.tokens
+        told = f"{examples:,.0f} examples/s" + (f", {examples * tokens:,.0f} tokens/s" if tokens else "")
+        rows.append(("steps/s", f"{rate:.1f} ({told})"))
     if used is not None and result.meter.tells:
-        rows.append(("model FLOP utilisation", f"{used:.1%} of {config.plan.gflops:,g} GFLOP/s"))
+        rows.append(("model FLOP utilisation", f"{used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
     rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
     for split, evaluation in outcome.evaluations.items():
         rows += _metric_rows(split, evaluation.metrics, evaluation.examples)

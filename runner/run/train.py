@@ -23,6 +23,7 @@ from runner.config.errors import EngineError, UnsavedError
 from runner.config.schema import RunConfig
 from runner.data import workers
 from runner.data.base import Dataset
+from runner.data.vocabulary import TOKENIZER
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
 from runner.host import folders, paths, stages
@@ -30,7 +31,7 @@ from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
-from runner.plan import rows
+from runner.plan import rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilisation
@@ -49,6 +50,7 @@ from runner.training.checkpoint import recovery
 from runner.training.checkpoint.recovery import Previous
 from runner.training.checkpoint.resume import check_data, load
 from runner.training.display import make_display
+from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
 from runner.verify.record import verify_recorded
 
@@ -91,7 +93,8 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     with heard() as stop:
         data = runner.data.load_run(config, before.encoding if before else None)
         team.agree("the data's SHA-256", data.digest)
-        task = make_task(config.task, data.specs, data.train, before.constants if before else None)
+        constants = before.constants if before else None
+        task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)
         for split, source in (("validation", data.validation), ("test", data.test)):
             if source is not None:
                 task.check_split(source, split)
@@ -169,7 +172,9 @@ class _Run:
             log = member.reporting(points.log, self.folder)
             gpus = Gpus() if mesh.device_kind(config.mesh) == "gpu" else None
             usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log, gpus=gpus)
-            hooks = loop.LoopHooks(log, points.forget, self._notify, display, AgreedStop(stop), saver, profiler, usage)
+            asked, samples = AgreedStop(stop), Samples(config, engine, self.task, self.folder, tracker.log_artifact)
+            written = partial(samples.take, before=asked.raise_if_requested)
+            hooks = loop.LoopHooks(log, points.forget, self._notify, display, asked, saver, profiler, usage, written)
             with stop.deferring():  # the loop asks between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
             stop.raise_if_requested()
@@ -177,16 +182,30 @@ class _Run:
                 self.console.print(result.ended, soft_wrap=True, markup=False)
             tracker.set_tags({ENDED: result.ended})
             rate = result.meter.steps_per_second if result.meter.tells else 0.0
-            used = utilisation(config.plan, measures, rate) if rate else None
+            peak = tokens.peak_gflops(config)
+            counted = measures if not rate else self._counted(engine, measures)
+            used = utilisation(replace(config.plan, gflops=peak), counted, rate) if rate else None
             speed = {"throughput/input_wait": result.meter.input_wait}
             points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
-            outcome = Outcome(config, engine, splits, result, used)
+            outcome = Outcome(config, engine, splits, result, used, peak)
             tracker.page.results |= outcome.results
             with _unsaved(result, tracker):
                 with stages.stage("writing the results"):
                     record_result(outcome, tracker, self.folder)
                 self._record_profile(profiler.folder)
                 show_result(outcome, self.console)
+                for line in samples.lines(result.taken):
+                    self.console.print(line, soft_wrap=True, markup=False)
+
+    def _counted(self, engine: Engine, measures: Mapping[str, float]) -> Mapping[str, float]:
+        """Returns the plan's measures; a language model's operations are counted by its parameters."""
+        task, units = self.task, self.task.outputs.units
+        if not task.tokens or units is None:
+            return measures
+        shapes = {path: placement.shape for path, placement in engine.placements.items()}
+        count = self.config.dataset.batch_size * task.tokens
+        flops = tokens.step_flops(shapes, set(engine.trainable), count, task.tokens, units)
+        return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:
         """Returns the engine with the state that the run begins with, its step compiled, and the plan's measures."""
@@ -241,6 +260,10 @@ class _Run:
 
     def _log_inputs(self) -> None:
         self.tracker.log_artifact(self.folder / "config.yaml")
+        if current().is_first and self.data.vocabulary is not None and self.data.vocabulary.tokenizer:
+            with required(self.folder):
+                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer_json(), "utf-8")
+            self.tracker.log_artifact(self.folder / TOKENIZER)
         data, contexts = self.data, ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runner.config.schema_task import OPTIONS, TaskConfig
+from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS, TaskConfig
 from runner.data.base import ArraySpec, DataSource
+from runner.data.vocabulary import Vocabulary
 from runner.metrics import MINIMIZE
-from runner.task import classification, custom, multilabel, regression
+from runner.task import classification, custom, language_model, multilabel, regression
 from runner.task.base import LOSS, Task
 
 
@@ -30,6 +31,7 @@ _KINDS: Mapping[str, _Kind] = {
         ("classification", classification.Classification, classification),
         ("multilabel", multilabel.Multilabel, multilabel),
         ("regression", regression.Regression, regression),
+        (LANGUAGE_MODEL, language_model.LanguageModel, language_model),
         ("custom", custom.Custom, custom),
     )
 }
@@ -49,6 +51,7 @@ def make_task(
     arrays: Mapping[str, ArraySpec],
     train: DataSource | None = None,
     constants: Mapping[str, Sequence[float]] | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Task:
     """Makes a run's task.
 
@@ -57,12 +60,14 @@ def make_task(
       arrays: specs of the dataset's arrays by name.
       train: the split that weights of classes and the like are computed from, where the config asks for it.
       constants: what was computed from it before, `Task.constants` of the run that goes on or is evaluated.
+      vocabulary: of a dataset of text, what its tokens stand for.
 
     Raises:
       ConfigError: the dataset has no such array, or one of another kind than the task takes.
     """
     options = OPTIONS[config.name](**config.options)
-    return _KINDS[config.name].make(config, options, arrays, train, constants or {})
+    told = {"vocabulary": vocabulary} if config.name == LANGUAGE_MODEL else {}
+    return _KINDS[config.name].make(config, options, arrays, train, constants or {}, **told)
 
 
 def metric_directions(config: TaskConfig) -> dict[str, str]:

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.errors import ConfigError, refuse
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX
+Ask = Callable[[Batch], Array]  # a batch's arrays (B, ...) -> float32 (B, V), what `Task.next_logits` gives of them
 Outputs = Any  # float32: one tensor (B, ...), or tensors by name for a model of several outputs
 Cell = str | float | int | None  # of a table; None: unknown
 Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
@@ -94,6 +96,8 @@ class Task(ABC):
       step_metrics: names of what `metrics` returns, beside the loss that every step has.
       constants: numbers that were computed from the train split, as JSON has them. A checkpoint keeps them, since a
         run that is evaluated on other data computes with those that it was trained with.
+      keeps_outputs: whether an evaluation may give the model's outputs; False where they are too large.
+      tokens: how many an example has, of a task that counts in them; 0: it does not.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -102,6 +106,8 @@ class Task(ABC):
     directions: Mapping[str, str]
     step_metrics: tuple[str, ...]
     constants: Mapping[str, Sequence[float]]
+    keeps_outputs: bool = True
+    tokens: int = 0
 
     def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
@@ -134,6 +140,24 @@ class Task(ABC):
           batch: arrays (..., B, *shape) by name.
         """
         return np.asarray(batch[WEIGHT], np.float32)
+
+    @property
+    def weighs_arrays(self) -> bool:
+        """Tells whether `weights` reads more than which examples are padding."""
+        return type(self).weights is not Task.weights
+
+    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns what `loss`, `metrics` and `totals` compute with; they take a model's outputs as well.
+
+        A task whose outputs are large makes its sums here, once for all three.
+
+        Args:
+          ops: the engine's.
+          outputs: the model's, in the precision that it computes in.
+          batch: arrays (B, ...) by name.
+        """
+        del ops, batch
+        return outputs
 
     @abstractmethod
     def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
@@ -177,6 +201,22 @@ class Task(ABC):
           ConfigError: it is not what the loss takes.
         """
 
+    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
+        """Checks what a model of several outputs gives; a task that wants a number of units takes one output.
+
+        Args:
+          shapes: by name.
+
+        Raises:
+          ConfigError: it is not what the loss takes.
+        """
+        if self.outputs.units is not None:
+            told = ", ".join(str(list(shape)) for shape in shapes.values())
+            raise ConfigError(
+                f"model._target_ is refused: the model gives {len(shapes)} outputs, of shapes {told}, and the task "
+                "takes one; give one alone"
+            )
+
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks the targets of a split, where they can be had without making every example.
 
@@ -198,6 +238,32 @@ class Task(ABC):
           source: the split.
           split: its name, for titles.
         """
+
+    def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
+        """Returns what the model makes up, as text to be kept; None of a task whose models make up nothing.
+
+        Args:
+          ask: computes `next_logits` of a batch.
+          step: training steps done.
+          seed: of the run.
+          multiple: what must divide a batch's size.
+          prompt: what it begins with; null: as the config says.
+        """
+        del ask, step, seed, multiple, prompt
+        return None
+
+    def check_prompt(self, prompt: str) -> None:
+        """Checks what `sample` is to begin with in place of what the config says.
+
+        Raises:
+          ConfigError: the task's models make up nothing, or not of this.
+        """
+        allowed = "the run's model writes no text: that needs task=language_model and a dataset with a vocabulary"
+        raise refuse("evaluate.prompt", prompt, allowed=allowed, mend="leave it out")
+
+    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, V), what `sample` asks for; only of a task that makes something up."""
+        raise NotImplementedError
 
     def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
         """Returns what an exported model answers, by name.

@@ -113,14 +113,17 @@ class Classification(Supervised):
     def _check_target(self, spec: ArraySpec) -> bool:
         """Returns whether the target is a probability a class."""
         whole, size = np.dtype(spec.dtype).kind in "biu", int(np.prod(spec.shape))
-        if len(spec.shape) <= 1 and (whole or size > 1):
+        is_text = whole and spec.dims == ("sequence",)
+        if len(spec.shape) <= 1 and (whole or size > 1) and not is_text:
             return size > 1
         raise refuse(
             "task.target",
             self._target,
             allowed="whole numbers, one an example, or one number a class; this array is "
             f"{spec.dtype} of shape {list(spec.shape)}",
-            mend="store the class's number, or set task=regression",
+            mend="set task=language_model, or name another array"
+            if is_text
+            else "store the class's number, or set task=regression",
         )
 
     def _names(

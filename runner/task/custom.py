@@ -144,6 +144,9 @@ class Custom(Supervised):
     def check(self, shape: Sequence[int | None]) -> None:
         """Takes any output: what fits is known when the loss is traced."""
 
+    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
+        """Takes any outputs likewise, as the hidden layer and the head of which `ops.head_losses` makes the logits."""
+
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the metrics, with the function of each."""
         del source, split

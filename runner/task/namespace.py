@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+from runner.task import token_losses
 
 Function = Callable[..., Any]  # of the library's own arrays, which no type spans
 
@@ -71,6 +74,8 @@ class Namespace:
       sparse_cross_entropy: (labels, logits), int32 (...) and float32 (..., C) -> nats (...).
       cross_entropy: (probabilities, logits), both float32 (..., C) -> nats (...).
       sigmoid_cross_entropy: (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise.
+      take: (table, indices), (V,) and int32 (...) -> the table's entries (...), of a table that is not split.
+      head_losses: (hidden, head, bias, label, weight), see `runner.task.token_losses.linear`.
     """
 
     name: str
@@ -122,6 +127,8 @@ class Namespace:
     sparse_cross_entropy: Function
     cross_entropy: Function
     sigmoid_cross_entropy: Function
+    take: Function
+    head_losses: Function
 
     @property
     def keras(self) -> ModuleType:
@@ -134,6 +141,7 @@ class Namespace:
 
 
 _FIELDS = tuple(field.name for field in fields(Namespace))
+_NO_TOKENS: dict[str, Function] = {"head_losses": lambda *_: None}  # until `_with_tokens`
 
 
 def of(module: ModuleType) -> Namespace:
@@ -149,6 +157,11 @@ def of(module: ModuleType) -> Namespace:
     if module.__name__ not in makers:
         raise ValueError(f"namespaces are those of {', '.join(makers)}, not of {module.__name__}")
     return makers[module.__name__](module)
+
+
+def _with_tokens(ops: Namespace) -> Namespace:
+    """Returns a namespace with what is written in its own functions."""
+    return replace(ops, head_losses=partial(token_losses.linear, ops))
 
 
 def _named(module: ModuleType) -> dict[str, Function]:
@@ -193,8 +206,9 @@ def _of_tensorflow(tf: Any) -> Namespace:
         "sparse_cross_entropy": lambda labels, logits: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits),
         "cross_entropy": lambda labels, logits: tf.nn.softmax_cross_entropy_with_logits(labels, logits),
         "sigmoid_cross_entropy": lambda labels, logits: tf.nn.sigmoid_cross_entropy_with_logits(labels, logits),
+        "take": lambda table, indices: tf.gather(table, indices),
     }
-    return Namespace(name="tensorflow", keras_name="tf_keras", **{**_named(tf), **own})
+    return _with_tokens(Namespace(name="tensorflow", keras_name="tf_keras", **_NO_TOKENS, **{**_named(tf), **own}))
 
 
 def _of_jax(jnp: Any) -> Namespace:
@@ -267,5 +281,6 @@ def _like_numpy(module: Any, name: str, own: dict[str, Function]) -> Namespace:
         "cast": lambda x, dtype: module.asarray(x).astype(dtype),
         "cross_entropy": lambda labels, logits: -module.sum(labels * own["log_softmax"](logits), -1),
         "sigmoid_cross_entropy": sigmoid_cross_entropy,
+        "take": lambda table, indices: module.take(table, indices, axis=0),
     }
-    return Namespace(name=name, keras_name="keras", **{**_named(module), **shared, **own})
+    return _with_tokens(Namespace(name=name, keras_name="keras", **_NO_TOKENS, **{**_named(module), **shared, **own}))

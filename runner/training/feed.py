@@ -143,13 +143,9 @@ class Examples:
 
     def _begun(self, epoch: int, indices: Rows) -> Reading | None:
         """Begins to read what a batch has of examples; of rows alone, there is nothing to read."""
-        if self.cached and not self._weighs_arrays:
+        if self.cached and not self.task.weighs_arrays:
             return None
         return self.reader.begin(epoch, indices if self.share is None else indices[:, self.share(indices.shape[1])])
-
-    @property
-    def _weighs_arrays(self) -> bool:
-        return type(self.task).weights is not Task.weights
 
     def _finished(
         self,
@@ -178,7 +174,7 @@ class Examples:
         given_up: Callable[[], bool] | None,
     ) -> tuple[Array, dict[str, Array]]:
         """Returns the weights of all examples, and arrays of whole batches with the examples of this process alone."""
-        if self._weighs_arrays:
+        if self.task.weighs_arrays:
             mine = self.task.weights({**read, WEIGHT: weight[:, own]})
             told = current().every(f"weights {name}", [own.tolist(), mine.tolist()], given_up=given_up)
             weights = np.zeros(weight.shape, mine.dtype)

@@ -36,6 +36,7 @@ class History:
         *,
         metrics: Sequence[str] = (),
         batch_size: int = 1,
+        tokens: int = 0,
         by_batch: bool = False,
         on_nan: str = "stop",
     ) -> None:
@@ -47,11 +48,13 @@ class History:
           learning_rate: steps done -> the schedule's rate.
           metrics: the task's metrics of a step, beside the loss.
           batch_size: global.
+          tokens: of an example, where the task counts in them; 0: it does not.
           by_batch: a last, smaller batch counts as one in the means.
           on_nan: `trainer.on_nan`.
         """
         self._log, self._window, self._learning_rate, self._on_nan = log, window, learning_rate, on_nan
         self._batch_size, self._by_batch, self._watches = batch_size, by_batch, on_nan != "continue"
+        self._tokens = tokens
         self._pending: deque[tuple[int, Pending]] = deque()
         self._last_step = 0
         self.past: Past = past.begin(metrics)
@@ -207,7 +210,10 @@ class History:
             self._log_rate(*rates[-1])
 
     def _log_rate(self, step: int, examples_per_second: float, step_ms: float) -> None:
-        self._log(step, {"throughput/examples_per_second": examples_per_second, "throughput/step_ms": step_ms})
+        found = {"throughput/examples_per_second": examples_per_second, "throughput/step_ms": step_ms}
+        if self._tokens:
+            found["throughput/tokens_per_second"] = examples_per_second * self._tokens
+        self._log(step, found)
 
 
 def _means(names: Sequence[str], row: Array) -> dict[str, float]:

@@ -80,6 +80,7 @@ class LoopHooks:
       saver: is asked for checkpoints.
       profiler: traces a few steps.
       usage: measures what the processes take of their machines.
+      evaluated: takes the step of an evaluation, with whose weights it may write samples.
     """
 
     log: LogPoints
@@ -90,6 +91,7 @@ class LoopHooks:
     saver: Saver
     profiler: Profiler
     usage: Usage = field(default_factory=Usage)
+    evaluated: Callable[[int], None] = lambda _: None
 
 
 @dataclass
@@ -217,14 +219,10 @@ def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHo
         return float(schedules.learning_rate(config.optimizer, step, total))
 
     history = History(
-        hooks.log,
-        trainer.log_every_steps,
-        rate,
-        metrics=train.task.step_metrics,
-        batch_size=config.dataset.batch_size,
-        by_batch=trainer.eval_mean == "batches",
-        on_nan=trainer.on_nan,
-    )
+        hooks.log, trainer.log_every_steps, rate, metrics=train.task.step_metrics,
+        batch_size=config.dataset.batch_size, tokens=train.task.tokens,
+        by_batch=trainer.eval_mean == "batches", on_nan=trainer.on_nan,
+    )  # fmt: skip
     chosen = feed.steps_per_call(config, train.task.arrays, train.size, cached=train.cached)
     stops_by = stopping.objective(trainer.early_stopping.metric, train.task.directions)
     run = _Run(config, engine, splits, hooks, history, chosen, per_epoch, stops_by)
@@ -253,6 +251,7 @@ def _train_epochs(run: _Run) -> str:
             fresh = _evaluate(run, run.splits.selecting, keep_outputs=reported)
             history.add_evaluation(run.step, fresh)
             hooks.saver.evaluated(run.step, history, fresh)
+            hooks.evaluated(run.step)
         hooks.display.end_epoch(history.epoch_means(), fresh)
         # Only now: a checkpoint of an epoch's last step holds its evaluation.
         hooks.saver.save_if_due(run.step, history)

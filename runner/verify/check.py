@@ -24,7 +24,7 @@ from runner.verify.compare import FROM_THE_START, compare
 from runner.verify.parity import parity
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
-from runner.verify.rounding import noise_of_sums
+from runner.verify.rounding import noise_of_sums, stored
 
 
 def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification | None:
@@ -113,9 +113,9 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
             "can be compared from there; lower optimizer.learning_rate or verify.steps"
         )
     judging, first = padding.compared(found[-1]), padding.compared(found[0])
-    sums = noise_of_sums(terms, precision)
+    sums, kept = noise_of_sums(terms, precision), stored(config.engine.state)
     try:
-        checks = compare(reference, spread, first, size, sums=sums)
+        checks = compare(reference, spread, first, size, sums=sums, stored=kept)
         if peers is not None:
             arrays = [peers.compared(each) for each in (reference, judging, first)]
             both = compare(arrays[0], spread, arrays[1], size, arrays[2], peers.sides, sums)
@@ -127,4 +127,4 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
         raise EngineError(f"verify failed: {error}") from error
     every, steps = (*checks, *padding.checks(found[-1])), len(reference["loss"])
     axes = mesh.describe(config.mesh.axes)
-    return Verification(every, steps, axes, terms, size, peers, precision, config.verify.steps)
+    return Verification(every, steps, axes, terms, size, peers, precision, kept, config.verify.steps)

@@ -19,6 +19,9 @@ say too little: the many nearly equal terms of a convolution round alike in any 
 mesh's partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one,
 shuffled).
 
+A weight or slot that is kept in bfloat16 is rounded on either side, by half an ulp of itself: by as much its entries
+may differ besides.
+
 An entry of the mesh's run may then differ by a small multiple of what the perturbed runs differ by; of a batch
 statistic, which is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a
 variable's entries, 90%, 99% and all of them must lie as close as that share of them does in the perturbed runs. A
@@ -142,6 +145,7 @@ def compare(
     expected: Trajectory | None = None,
     sides: tuple[str, str] = ("one device", "the mesh"),
     sums: float = 0.0,
+    stored: float = 0.0,
 ) -> list[Check]:
     """Compares every array of a run.
 
@@ -156,6 +160,7 @@ def compare(
         tolerances are the same; the initial weights, which each engine draws in its own way, are not compared.
       sides: what `mesh` is compared with and `mesh`, in words.
       sums: noise of gradients that no matrix product adds up, where that is larger.
+      stored: of trained weights and slots, see `runner.verify.rounding.stored`.
 
     Returns:
       A check an array, in the order of `reference`.
@@ -177,7 +182,7 @@ def compare(
     for point in points.numbers(reference):
         sizes = cancelling(points.part(reference, point, points.GRADIENT), noise, sums)
         left |= {points.prefix(point, points.GRADIENT) + path: size for path, size in sizes.items()}
-    noises = _Noises(noise, sums, left)
+    noises = _Noises(noise, sums, stored, left)
     initial = [  # drawn whole from the seed, so they are equal to the last bit
         equal("initial", key, key.removeprefix("initial/"), 0, held[key], mesh[key])
         for key in keys
@@ -199,11 +204,13 @@ class _Noises:
     Attributes:
       products: relative, of gradients that a matrix product adds up, and of all else.
       sums: relative, of other gradients, where that is larger.
+      stored: relative, of trained weights and slots.
       cancelling: key of a gradient at a point -> size that it may have where its terms cancel.
     """
 
     products: float
     sums: float
+    stored: float
     cancelling: Mapping[str, float]
 
 
@@ -217,11 +224,12 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) ->
     if points.is_of_point(key):
         return _at_point(key, arrays, reference, noises)
     if is_slot(key):
-        return _ranked("slot", key, owner_of(key), last, arrays)
+        return _ranked("slot", key, owner_of(key), last, arrays, stored=noises.stored)
     if is_ema(key):
         return _ranked("average", key, path, last, arrays)
-    kind, sums = ("parameter", 0.0) if f"gradient/{path}" in reference else ("statistic", noises.products)
-    return _ranked(kind, path, path, last, arrays, sums)
+    if f"gradient/{path}" in reference:
+        return _ranked("parameter", path, path, last, arrays, stored=noises.stored)
+    return _ranked("statistic", path, path, last, arrays, noises.products)
 
 
 def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
@@ -238,7 +246,8 @@ def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises)
         cancels = exact is not None and 0 < _largest(exact) < _EXACTLY * left
         return replace(found, zero=found.passed and cancels and 0 < _largest(arrays.expected) < left)
     if points.prefix(point, points.GRADIENT) + owner in reference:
-        return _ranked("update", key, owner, 1.7, arrays, size_noise=own)
+        kept = 0.0 if is_ema(path) else noises.stored
+        return _ranked("update", key, owner, 1.7, arrays, size_noise=own, stored=kept)
     return _ranked("update", key, owner, 1.7, arrays, noises.products, size_noise=noises.products)
 
 
@@ -288,6 +297,7 @@ def _ranked(
     arrays: _Arrays,
     sums: float = 0.0,
     size_noise: float | None = None,
+    stored: float = 0.0,
 ) -> Check:
     """Compares by rank and, with `size_noise`, by the size of the whole.
 
@@ -300,17 +310,20 @@ def _ranked(
       sums: relative noise of an array that is itself a sum over the batch.
       size_noise: relative, that the whole may have in common; None: its size is not compared. What has not moved, as a
         frozen weight, has no size.
+      stored: relative difference of each entry by how both sides round what they keep. Ranked, such differences are
+        at most the ranked entries times that; in the size of the whole they add up at random.
     """
     expected, moved, (*ranked, wild) = arrays.expected, arrays.moved, arrays.spread
     new = _largest(moved)
     scale = new or _largest(expected)
     difference, spread = at_ranks(arrays.found, expected), np.asarray(ranked)
     ulps = ULPS * _epsilon(expected) * _largest(expected)
-    tolerance = FACTOR * spread + ulps + sums * new
+    tolerance = FACTOR * spread + ulps + sums * new + stored * at_ranks(expected, np.zeros_like(expected))
     size = at_ranks(moved, np.zeros_like(moved))
     length = _length(moved)
     if size_noise is not None and new:
         own = size_noise + _over(ulps, length) + ULPS * _epsilon(expected)
+        own += stored * _over(_length(expected * (moved / length)), length)
         difference = np.append(difference, abs(longer(arrays.found, expected, moved)) * scale)
         spread = np.append(spread, wild * scale)
         tolerance = np.append(tolerance, (FACTOR * wild + own + sums) * scale)

@@ -19,11 +19,13 @@ from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import masks_from_scope
+from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.names import Names
-from runner.engine.jax.private import all_layers, training_argument
+from runner.engine.jax.precision import hold, rounded, whole
+from runner.engine.jax.private import all_layers, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
-from runner.optim.paths import slot_path
+from runner.optim.paths import owner_of, slot_path
 from runner.optim.stock import stock_optimizer
 from runner.task import namespace
 from runner.verify.jax_float64 import in_float64
@@ -37,6 +39,12 @@ class JaxReference(Reference):
     Its layers are Keras's own, and so is the arithmetic of a step; only dropout masks are handed in, functions of seed
     and micro-batch. The states of other layers' generators go from step to step among the non-trainable variables, as
     in Keras's own training; they are no variables of the model, and are not compared.
+
+    The gradients of rows that a layer takes of a bfloat16 table are added up in float32, as on the mesh: stock Keras's
+    sums, in bfloat16, lose most of those of a token that comes often (docs/bugs.md).
+
+    Where the state is bfloat16, what the stock optimizer computes in float32 is rounded as it is kept; its own
+    arithmetic in bfloat16 takes Adam's 0.999 for 1, and moves nothing.
     """
 
     def __init__(self, request: Request) -> None:
@@ -52,12 +60,16 @@ class JaxReference(Reference):
         check_model(self._model, config, request.data)
         self._stock = stock_optimizer(config.optimizer, request.total_steps, keras)
         self._stock.build(self._model.trainable_variables)
-        self._paths = {id(variable): path for path, variable in Names(self._model).variables.items()}
+        variables = Names(self._model).variables
+        self._paths = {id(variable): path for path, variable in variables.items()}
+        first = {path: variable.value for path, variable in variables.items()}
+        self._kinds = hold(self._model, variables, config.engine.state)
+        self._first = {path: jnp.asarray(value, self._kinds[path].dtype) for path, value in first.items()}
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
         self._generators = seed_indices(self._model)
         self._seeds: dict[int, list[Tensor]] = {}  # states of the generators after so many micro-batches
         self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
-        self._apply = jax.jit(self._stock.stateless_apply)
+        self._apply = jax.jit(self._applied)
         self.reset()
         self.initial = self.variables()
 
@@ -74,8 +86,11 @@ class JaxReference(Reference):
 
     def reset(self) -> None:
         """Takes the values that the builder and the optimizer made; the variables themselves are never assigned."""
-        self._weights = [variable.value for variable in self._model.trainable_variables]
-        self._non_trainable = [variable.value for variable in self._model.non_trainable_variables]
+        self._weights = [self._first[path] for path in self._trainable]
+        self._non_trainable = [
+            self._first[self._paths[id(variable)]] if id(variable) in self._paths else variable.value
+            for variable in self._model.non_trainable_variables
+        ]
         self._kept = [variable.value for variable in self._stock.variables]
 
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
@@ -86,7 +101,7 @@ class JaxReference(Reference):
         self._non_trainable = [
             seeds[self._generators.index(index)]
             if index in self._generators
-            else jnp.asarray(values[self._paths[id(variable)]], variable.dtype)
+            else jnp.asarray(values[path := self._paths[id(variable)]], self._kinds[path].dtype)
             for index, variable in enumerate(self._model.non_trainable_variables)
         ]
         places = {id(variable): index for index, variable in enumerate(self._stock.variables)}
@@ -109,7 +124,7 @@ class JaxReference(Reference):
     def constrain(self) -> None:
         """Applies the variables' own constraints."""
         self._weights = [
-            value if variable.constraint is None else np.array(variable.constraint(jnp.asarray(value)))
+            value if variable.constraint is None else np.array(variable.constraint(jnp.asarray(value)), value.dtype)
             for value, variable in zip(self._weights, self._model.trainable_variables, strict=True)
         ]
 
@@ -119,7 +134,11 @@ class JaxReference(Reference):
 
     def assign(self, weights: Mapping[str, Array]) -> None:
         """Sets the trainable variables."""
-        self._weights = [weights[path] for path in self._trainable]
+        self._weights = [np.asarray(weights[path], self._kinds[path].dtype) for path in self._trainable]
+
+    def kept(self, slots: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns slots in the type in which a run keeps them."""
+        return {path: value.astype(self._kinds[owner_of(path)].dtype) for path, value in slots.items()}
 
     def _compute_dtypes(self) -> Iterable[str | None]:
         return (layer.compute_dtype for layer in all_layers(self._model))
@@ -131,7 +150,7 @@ class JaxReference(Reference):
         self._seeds.setdefault(microstep, [self._non_trainable[index] for index in self._generators])
         given = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
         (loss, self._non_trainable), found = self._gradients(self._weights, self._non_trainable, *given)
-        return float(loss), {path: np.array(value) for path, value in zip(self._trainable, found, strict=True)}
+        return float(loss), {path: np.array(whole(value)) for path, value in zip(self._trainable, found, strict=True)}
 
     def _loss(
         self,
@@ -144,7 +163,8 @@ class JaxReference(Reference):
         share: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
         """Returns the mean loss with the regularisation losses, and the new non-trainable variables."""
-        with scope.enter(scope.Scope(self._request.config.trainer.seed, microstep)), masks_from_scope(self._model):
+        in_scope = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
+        with in_scope, masks_from_scope(self._model), exact_row_gradients():
             outputs, non_trainable, penalties = self._model.stateless_call(
                 weights, non_trainable, inputs, return_losses=True, **training_argument(self._model, training=True)
             )
@@ -157,6 +177,20 @@ class JaxReference(Reference):
         """Lets the stock optimizer update the weights."""
         given = [gradients[path] for path in self._trainable]
         self._weights, self._kept = self._apply(self._kept, given, self._weights)
+
+    def _applied(
+        self, kept: list[Tensor], gradients: list[Tensor], weights: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Returns the new weights, and what the stock optimizer keeps, rounded as a run keeps both."""
+        with in_float32(self._model.trainable_variables):
+            new, kept = self._stock.stateless_apply(kept, gradients, [whole(weight) for weight in weights])
+        places = {id(variable): index for index, variable in enumerate(self._stock.variables)}
+        for attribute in self._slot_attributes().values():
+            for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
+                index = places[id(variable)]
+                kept[index] = rounded(kept[index], self._kinds[path].dtype).astype(kept[index].dtype)
+        kinds = [self._kinds[path].dtype for path in self._trainable]
+        return [rounded(weight, kind) for weight, kind in zip(new, kinds, strict=True)], kept
 
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""

@@ -136,7 +136,7 @@ class Reference(ABC):
             return None
         config = self._request.config.optimizer
         rate = float(learning_rate(config, float(step), self._request.total_steps))
-        slots = points.slots(self._slot_attributes(), gradients, rate or config.learning_rate, rng)
+        slots = self.kept(points.slots(self._slot_attributes(), gradients, rate or config.learning_rate, rng))
         return held | slots | (points.averages(weights, rng) if config.ema.decay is not None else {})
 
     def at_points(self, given: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
@@ -205,6 +205,10 @@ class Reference(ABC):
         """The lowest that it computes in: `engine.precision`, or what a layer of the model asks for."""
         asked = {self._request.config.engine.precision, *self._compute_dtypes()}
         return "bfloat16" if "bfloat16" in asked else "float32"
+
+    def kept(self, slots: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns slots in the type in which a run keeps them."""
+        return dict(slots)
 
     @abstractmethod
     def _compute_dtypes(self) -> Iterable[str | None]:

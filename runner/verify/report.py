@@ -56,6 +56,7 @@ class Verification:
       noise: relative, of the perturbed runs.
       parity: the two engines that are compared; null: the mesh and one device.
       precision: the lowest that one device computes in.
+      stored: what both sides' rounding of a kept weight or slot may differ by, see `runner.verify.rounding.stored`.
       asked: `verify.steps`, where `verify.seconds` left some of them out.
     """
 
@@ -66,6 +67,7 @@ class Verification:
     noise: float
     parity: Parity | None = None
     precision: str = "float32"
+    stored: float = 0.0
     asked: int | None = None
 
     @cached_property
@@ -142,11 +144,12 @@ class Verification:
         initial = "not compared" if self.parity else "equal exactly"
         lower = self.precision != "float32"
         half = f" and half a {self.precision} ulp" if lower else ""
+        kept = f", and {self.stored:.1e} of each weight and slot that is kept in bfloat16" if self.stored else ""
         sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}" if lower else ""
         return (f"{self.parity.basis()}; " if self.parity else "") + (
             f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
             f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more where the training from the start alone "
-            f"differs), and {ULPS:g} ulps of the largest entry; the noise is 4 float32 ulps times the root of "
+            f"differs), and {ULPS:g} ulps of the largest entry{kept}; the noise is 4 float32 ulps times the root of "
             f"{self.terms:,}, the terms of the longest sum{half}; a batch statistic has that noise besides; initial "
             f"weights are {initial}; point: gradients at {points.COUNT} states with "
             "every parameter moved at random; update: one step from there"

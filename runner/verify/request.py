@@ -86,7 +86,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
       DataError: an example can't be read.
     """
     check_verified(config, data.train)
-    task, size = make_task(config.task, data.specs, data.train), data.train.size
+    task, size = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary), data.train.size
     per_epoch = epoch_steps(config, size)
     epochs: list[HostBatches] = []
     left, epoch = config.verify.steps, 0

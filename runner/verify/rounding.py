@@ -13,9 +13,18 @@ from runner.data.base import Array
 # that is more than any mesh was seen to do.
 _NOISE_FACTOR = 4.0
 # Half an ulp of a precision below float32: what each rounding errs by at most. Matrix products and convolutions add up
-# in float32 and round once; the gradients of all else (biases, embeddings) are added up in bfloat16 term by term, and
+# in float32 and round once; the gradients of all else (biases, positions) are added up in bfloat16 term by term, and
 # their errors grow with the root of the terms, up to all of what they are.
 HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
+
+
+def stored(state: str) -> float:
+    """Returns what two sides' rounding of a kept value may differ by, relative to it; 0 of float32, counted in ulps.
+
+    Args:
+      state: `engine.state`; weights and slots are rounded to bfloat16 where it is that, by half an ulp on each side.
+    """
+    return 2.0 * HALF_ULPS[state] if state in HALF_ULPS else 0.0
 
 
 def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:

@@ -139,10 +139,11 @@ def _of_descriptor(descriptor: int) -> str | None:
 
 def _report_more_events() -> None:
     """Has what the interpreter does not report reported too."""
-    import safetensors.numpy
     from sqlalchemy.engine.default import DefaultDialect
 
-    fsync, save, commit = os.fsync, safetensors.numpy.save_file, DefaultDialect.do_commit
+    from runner.training.checkpoint import tensors
+
+    fsync, save, commit = os.fsync, tensors.write, DefaultDialect.do_commit
 
     @functools.wraps(fsync)
     def reported_fsync(descriptor: Any) -> None:
@@ -150,18 +151,19 @@ def _report_more_events() -> None:
         fsync(descriptor)
 
     @functools.wraps(save)
-    def reported_save(tensors: Any, filename: Any, *rest: Any, **options: Any) -> None:
-        save(tensors, filename, *rest, **options)
-        sys.audit(_SAVED, filename)
+    def reported_save(path: Path, arrays: Any) -> Any:
+        told = save(path, arrays)
+        sys.audit(_SAVED, path)
+        return told
 
     def reported_commit(self: DefaultDialect, connection: Any) -> None:
         sys.audit(_COMMIT)
         commit(self, connection)  # type: ignore[no-untyped-call]
         sys.audit(_COMMIT)
 
-    patches: list[tuple[Any, str, Callable[..., None]]] = [
+    patches: list[tuple[Any, str, Callable[..., Any]]] = [
         (os, "fsync", reported_fsync),
-        (safetensors.numpy, "save_file", reported_save),
+        (tensors, "write", reported_save),
         (DefaultDialect, "do_commit", reported_commit),
     ]
     for owner, name, reported in patches:

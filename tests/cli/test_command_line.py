@@ -10,6 +10,7 @@ from runner.cli.command_line import arranged
 from runner.config.errors import ConfigError
 from runner.config.kinds import misfit
 from runner.config.schema import LayoutConfig, MeshConfig, TrackingConfig, TrainerConfig
+from runner.config.schema_task import LanguageModelOptions
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,11 @@ def test_an_options_name_does_not_leave_its_folder(group: str, option: str) -> N
         (LayoutConfig, {"rules": [3]}, "k.rules[0]=3 is refused: keys under it: match, spec"),
         (LayoutConfig, {"inputs": {"image": "batch"}}, "k.inputs.image=batch is refused: a value of type list"),
         (TrackingConfig, {"tags": {"a": {"b": "c"}}}, "k.tags.a={'b': 'c'} is refused: a value of type str"),
+        (
+            LanguageModelOptions,
+            {"sample": False},
+            "k.sample=False is refused: keys under it: prompt, tokens, temperature; set k.sample=null",
+        ),
         (TrainerConfig, {"checkpoint": 3}, "k.checkpoint=3 is refused: keys under it: enabled"),
         (TrainerConfig, {"epochs": "many"}, "k.epochs=many is refused: a value of type int"),
         (TrainerConfig, {"epochs": 1.5}, "k.epochs=1.5 is refused"),

@@ -42,11 +42,22 @@ NEEDS = {
     "layout/spatial": ["mesh=batch2_height2"],
     "layout/spatial2d": ["mesh=batch2_height2_width2"],
     "layout/fsdp_spatial": ["mesh=batch4_height2"],
+    "layout/experts": ["mesh=batch2_experts4"],
+    "layout/sequence": ["mesh=batch4_sequence2"],
+    "layout/keras_hub": ["mesh=batch4_model2", "engine=jax"],
     "model/custom": ["model._target_=runner.model.mlp.sequential"],
+    "model/keras_hub": [
+        *("engine=jax", "model.backbone=GPT2Backbone", "+model.vocabulary_size=8", "+model.num_layers=1"),
+        *("+model.num_heads=1", "+model.hidden_dim=8", "+model.intermediate_dim=8"),
+    ],
     "dataset/arrays": ["dataset.path=own.csv"],
     "dataset/custom": ["dataset._target_=own_code.load"],
     "dataset/image_folder": ["dataset.path=photos"],
     "dataset/tfds": ["dataset.name=emnist/letters"],
+    "dataset/pydoc": ["task=language_model", "model=gpt"],
+    "dataset/shakespeare": ["task=language_model", "model=gpt"],
+    "dataset/text": ["dataset.path=words.txt", "task=language_model", "model=gpt"],
+    "task/language_model": ["dataset=pydoc", "model=gpt"],
     "task/custom": ["task._target_=own_code.loss"],
 }
 OWN_CODE = "def load(): ...\ndef loss(ops, outputs, batch): ...\n"
@@ -70,6 +81,7 @@ def test_every_option_composes_and_passes_every_check(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "own.csv").write_text("price\n1\n")
     (tmp_path / "own_code.py").write_text(OWN_CODE)
     (tmp_path / "photos").mkdir()

@@ -52,6 +52,9 @@ REFUSALS = [
         "engine=core_dtensor model=mlp_core engine.precision=bfloat16", "engine.precision=bfloat16", "core_dtensor"
     ),
     refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),
+    refusal("engine=jax engine.state=mixed", "engine.state=mixed", "one of float32, master, bfloat16"),
+    refusal("engine.state=bfloat16", "engine.state=bfloat16", "no such key", "set engine=jax"),
+    refusal("engine=jax engine.state=master", "engine.state=master", "set engine.precision=bfloat16 too"),
     # Groups, options and keys that are not there.
     refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
@@ -126,13 +129,13 @@ REFUSALS = [
     refusal("layout.rules=[{match:'d1/(',spec:[null]}]", "layout.rules[0].match=d1/(", "regular expression"),
     refusal(
         "mesh=batch8 layout=megatron",
-        "layout.rules[0].spec=[null,model,null]",
+        "layout.rules[0].transformer=model",
         "no axis 'model', its axis is batch",
         "mesh=batch2_model4, mesh=batch4_model2, mesh=model8",
     ),
     refusal("mesh=batch8 layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
     refusal("layout.rules=[{match:d1/kernel,shard:rows}]", "layout.rules[0].shard=rows", "no axis 'rows'"),
-    refusal("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec and shard"),
+    refusal("layout.rules=[{match:d1/kernel}]", "layout.rules[0].spec=null", "exactly one of spec, shard"),
     refusal(
         "layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]",
         "layout.rules[0].shard=batch",
@@ -215,7 +218,11 @@ REFUSALS = [
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
     refusal("task=regresion", "task=regresion", "did you mean task=regression?"),
-    refusal("task.name=ranking", "task.name=ranking", "one of classification, multilabel, regression, custom"),
+    refusal(
+        "task.name=ranking",
+        "task.name=ranking",
+        "one of classification, multilabel, regression, language_model, custom",
+    ),
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
     refusal("task.class_weights=[1,-2]", "task.class_weights.1=-2", "at least 0"),
     refusal("task=regression task.loss=mse", "task.loss=mse", "one of mean_squared_error"),
@@ -359,7 +366,7 @@ def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: s
 def test_help_lists_groups_without_importing_anything_heavy(tmp_path: Path) -> None:
     done = _run(tmp_path, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "mesh: batch1_model1, batch2, batch2_height2" in done.stdout
+    assert "mesh: batch1_model1, batch2, batch2_experts4, batch2_height2" in done.stdout
     assert "--multirun" in done.stdout
 
 

@@ -287,3 +287,9 @@ def test_folders_without_classes_are_refused(tmp_path):
     folder(tmp_path / "one", 3, classes=1)
     with pytest.raises(ConfigError, match="at least 2 classes, and there is one folder, class0"):
         whole(tmp_path / "one", image_size=[8, 8])
+
+
+def test_a_cache_below_a_file_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert whole(folder(tmp_path / "photos", size=(20, 20))).splits["train"].size == 24

@@ -186,10 +186,14 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     assert isinstance(preset, dict)
     known = {field.name for field in dataclasses.fields(DatasetConfig)} - {"target", "options"} | {"_target_"}
     assert set(preset) <= known
-    own = name in ("arrays", "image_folder", "custom")
+    own, text = name in ("arrays", "image_folder", "custom"), name in ("text", "shakespeare", "pydoc")
     expected: dict[str, object] = {"name": "" if name == "tfds" else name, "test": None if own else "test"}
     expected["standardize"] = name == "arrays"
-    expected["batch_size"] = 64 if own or name == "digits" else 128
+    expected["batch_size"] = 32 if text else 64 if own or name == "digits" else 128
+    if text:
+        documents = "joined" if name == "shakespeare" else "apart"
+        expected |= {"tokenizer": "bytes", "sequence_length": 256, "documents": documents, "eval_batch_size": 64}
+        expected["column"] = "text" if name == "text" else None
     plain = DatasetConfig()
     for key, value in preset.items():
         if key not in ("path", "_target_"):

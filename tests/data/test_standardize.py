@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from runner.config.errors import ConfigError
+from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
-from runner.data import load
+from runner.config.schema_task import TaskConfig
+from runner.data import load, load_run
 from runner.data.base import ArraySource, Dataset, Encoding
 from runner.data.standardize import measured
 
@@ -91,3 +93,15 @@ def test_statistics_are_the_same_whatever_the_blocks_they_are_read_in(monkeypatc
 def test_what_has_no_mean_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"dataset.standardize={name} is refused: names of numeric arrays"):
         opened([name])
+
+
+@pytest.mark.parametrize("name", [None, "importance"])
+def test_what_each_label_of_a_language_model_counts_for_is_left_as_it_is(name: str | None) -> None:
+    array = name or "label_weight"
+    rng = np.random.default_rng(1)
+    tokens, weights = rng.integers(0, 7, (20, 4), np.int32), np.float32(rng.random((20, 4)) > 0.3)
+    np.savez("lm.npz", tokens=tokens, label=tokens, **{array: weights})  # type: ignore[arg-type]
+    dataset = DatasetConfig(name="arrays", path="lm.npz", test="train", standardize=True)
+    data = load_run(RunConfig(dataset=dataset, task=TaskConfig("language_model", options={"label_weight": name})))
+    np.testing.assert_array_equal(data.train.read(np.arange(20))[array], weights)
+    assert not data.encoding.mean

@@ -30,6 +30,15 @@ def give_data(folder: Path) -> None:
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
     np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
     np.savez(folder / "trips.npz", km=np.ones(400, "float32"), minutes=np.ones(400, "float32"))
+    (folder / "notes").mkdir()
+    for number in range(20):
+        text = f"Note {number}.\n" + "It rained, and then it did not.\n" * 100
+        (folder / "notes" / f"{number}.txt").write_text(text)
+    (folder / "my_preset").mkdir()
+    (folder / "my_preset" / "config.json").write_text(
+        '{"class_name": "GPT2Backbone", "config": {"vocabulary_size": 256}}'
+    )
+    (folder / "my_preset" / "model.weights.h5").touch()
     for kind in ("round", "square"):
         (folder / "photos" / kind).mkdir(parents=True)
         for number in range(80):

@@ -17,6 +17,8 @@ from runner.engine.evaluation import BatchResult, evaluate
 class OfSums:
     """Stands for a task whose totals are sums of outputs."""
 
+    keeps_outputs = True
+
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
         assert all(total.dtype == np.float64 for total in totals.values())
         return {**totals, "square": totals["sum"] ** 2}
@@ -106,6 +108,9 @@ def test_outputs_are_kept_on_request_and_not_beyond_a_bound(monkeypatch: pytest.
     monkeypatch.setattr(evaluation, "MOST_KEPT", 8)
     kept = [evaluate(TASK, [batch([1], [1])] * n, start, np.asarray, keep_outputs=True).outputs for n in (2, 3)]
     assert [len(each) for each in kept] == [2, 0]
+    monkeypatch.setattr(evaluation, "MOST_KEPT", 1)
+    one = evaluate(TASK, [batch([1], [1])], start, np.asarray, keep_outputs=True).outputs
+    assert len(one) == 1, "an export compares one example at least"
 
 
 def test_several_outputs_are_evaluated_and_not_kept() -> None:

@@ -28,6 +28,44 @@ def line(
     return f'  %c.1 = {shape} {kind}(%dot), channel_id=1, {groups}, to_apply=%add, metadata={{op_name="{name}"}}'
 
 
+WIDENED = """
+%wrapped (param_0: bf16[16,10]) -> f32[16,10] {
+  %param_0 = bf16[16,10]{1,0} parameter(0)
+  ROOT %convert.1 = f32[16,10]{1,0} convert(%param_0)
+}
+
+%rounded (param_1: f32[16,10]) -> f32[16,10] {
+  %param_1 = f32[16,10]{1,0} parameter(0)
+  %convert.2 = bf16[16,10]{1,0} convert(%param_1)
+  ROOT %convert.3 = f32[16,10]{1,0} convert(%convert.2)
+}
+
+%doubled (param_2: f32[16,10]) -> f32[16,10] {
+  %param_2 = f32[16,10]{1,0} parameter(0)
+  ROOT %add.1 = f32[16,10]{1,0} add(%param_2, %param_2)
+}
+ENTRY %main (x: bf16[16,10], y: f32[16,10], z: f32[16,10]) -> f32[16,10] {
+  %wrapped_convert = f32[16,10]{1,0} fusion(%x), kind=kLoop, calls=%wrapped
+  %convert_fusion = f32[16,10]{1,0} fusion(%y), kind=kLoop, calls=%rounded
+  %add_fusion = f32[16,10]{1,0} fusion(%z), kind=kLoop, calls=%doubled
+"""
+
+
+@pytest.mark.parametrize(
+    ("operand", "reduction", "size"),
+    [
+        ("wrapped_convert", "add", 320),
+        ("convert_fusion", "add", 320),
+        ("add_fusion", "add", 640),
+        ("add_fusion", "add.clone_promoted", 320),
+    ],
+)
+def test_what_a_cpu_widens_counts_as_bfloat16(operand: str, reduction: str, size: int) -> None:
+    told = f"channel_id=1, replica_groups={{}}, to_apply=%{reduction}"
+    (found,) = read(*WIDENED.splitlines(), f"  %c.1 = f32[16,10]{{1,0}} all-reduce(%{operand}), {told}")
+    assert found.bytes == size
+
+
 @pytest.mark.parametrize(
     ("groups", "axis"),
     [
@@ -107,3 +145,29 @@ def test_what_runs_once_a_call_is_left_out_of_a_looped_step() -> None:
 def test_the_updates_communication_is_of_its_phase() -> None:
     (found,) = read(line("replica_groups=[4,2]<=[8]", name="jit(one)/update/reduce_sum"))
     assert (found.phase, found.origin) == ("update", "")
+
+
+def test_a_collective_in_a_scan_counts_once_a_turn() -> None:
+    scan = 'backend_config={"known_trip_count":{"n":"3"}}'
+    found = read(
+        "%inner (p: f32[4]) -> f32[4] {",
+        line("replica_groups={}"),
+        "}",
+        "%outer (p: f32[4]) -> f32[4] {",
+        f"  %w = f32[4] while(%t), condition=%c, body=%inner, {scan}",
+        line("replica_groups={}", kind="all-gather"),
+        "}",
+        "%steps (p: f32[4]) -> f32[4] {",  # the loop of a call, whose length is an input
+        f"  %w = f32[4] while(%t), condition=%c, body=%outer, {scan.replace('3', '4')}",
+        line("replica_groups={}", kind="all-to-all"),
+        "}",
+        "ENTRY %main (p: f32[4]) -> f32[4] {",
+        "  ROOT %w = f32[4] while(%t), condition=%c, body=%steps",
+        "}",
+        looped=True,
+    )
+    assert [(each.kind, each.count, each.bytes) for each in found] == [
+        ("all_reduce", 12, 12 * 640),
+        ("all_gather", 4, 4 * 640),
+        ("all_to_all", 1, 640),
+    ]

@@ -79,6 +79,25 @@ def dropout():
     layer(np.ones((2, 3), np.float32), training=True)
     return seen
 
+def operations():
+    seen = []
+    def noted(name):
+        def make(plain):
+            def wrapped(*arrays, **told):
+                seen.append([name, len(arrays), sorted(told)[-1]])
+                return plain(*arrays, **told)
+            return wrapped
+        return make
+    table, attention = keras.layers.Embedding(4, 8), keras.layers.MultiHeadAttention(2, 4)
+    def call():
+        x = table(np.ones((1, 3), np.int32))
+        attention(x, x)
+    call()  # built
+    with private.take_replaced(noted("take")), private.attention_replaced(noted("attention")):
+        call()
+    call()
+    return seen
+
 def convolution():
     x, w, seen = np.ones((2, 5, 5, 4), np.float32), np.ones((3, 3, 4, 4), np.float32), []
     def one(x, w):
@@ -106,22 +125,64 @@ def bookkeeping():
     layer.build((1, 3))
     return sorted({"_layers", "_trainable_variables", "_tracker"} & set(vars(layer)))
 
+def stored():
+    import tempfile
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="only")])
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(f"{folder}/model.weights.h5")
+        kernel = model.layers[0].kernel
+        before = np.asarray(kernel)
+        kernel.assign(before + 1)
+        with private.loads_noted() as noted:
+            model.load_weights(f"{folder}/model.weights.h5")
+        part = noted[id(kernel)].read((slice(1, 3), slice(0, 1)))
+        kept = bool((np.asarray(kernel) == before + 1).all())
+        model.load_weights(f"{folder}/model.weights.h5")
+        return [kept, bool((part == before[1:3, :1]).all()), bool((np.asarray(kernel) == before).all())]
+
+def giver():
+    layer = keras.layers.Dense(2)
+    return private.giver(layer(keras.Input((3,)))) is layer
+
+def values():
+    layer = keras.layers.Dense(2)
+    layer.build((1, 3))
+    private.release(layer.kernel)
+    bare = [type(layer.kernel.value).__name__, list(layer.kernel.shape), layer.kernel.dtype]
+    x, w = np.ones((1, 3), np.float32), np.ones((3, 2), np.float32)
+    given = layer.stateless_call([w, layer.bias.value], [], x)[0].tolist()
+    private.set_value(layer.kernel, jax.numpy.asarray(w))
+    return [bare, given, layer(x).tolist()]
+
+def traces():
+    traced = jax.make_jaxpr(lambda x, y: (x + 1.0) * 2.0)(1.0, 2.0)
+    held, (left, used) = 3.0, private.without_unused(traced.jaxpr)
+    for equation in left.eqns:
+        (held,) = private.evaluated(equation, [getattr(each, "val", held) for each in equation.invars])
+    return [list(used), float(held)]
+
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
                        ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
-                       ("bookkeeping", bookkeeping)):
+                       ("bookkeeping", bookkeeping), ("values", values), ("stored", stored), ("traces", traces),
+                       ("giver", giver), ("operations", operations)):
     ask(name, question)
 print(json.dumps(found))
 """
 EXPECTED: dict[str, Any] = {
+    "stored": [True, True, True],
+    "giver": True,
     "devices": [False, True],
     "functional": [True, True, False, False],
     "names": ["dense", "dense"],
     "layers": ["inner", "outer"],
     "calls": 1,
     "dropout": [[0.5, True]],
+    "operations": [["take", 2, "axis"], ["attention", 3, "scale"]],
     "convolution": [[[[2, 5, 5, 4], 0]] * 2, [[1.0, 2.0]] * 2, True],  # the kernel's gradient alone is twice as large
     "training": [{"training": True}, {}],
     "bookkeeping": ["_layers", "_tracker", "_trainable_variables"],
+    "values": [["ShapeDtypeStruct", [3, 2], "float32"], [[3.0, 3.0]], [[3.0, 3.0]]],
+    "traces": [[True, False], 8.0],
 }
 
 found = answers(PROGRAM)

@@ -20,6 +20,8 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 ALLOWED = {
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
     "runner/data/sources/image_scan.py": "a list that it has just written under a name of its own",
+    "runner/data/sources/text/scan.py": "a list that it has just written under a name of its own",
+    "runner/data/sources/text/store.py": "folders of tokens that it names by their digest, under its lock",
     "runner/data/sources/tfds/cache.py": "publishes a folder that it made, in a place made free by `folders`",
     "runner/export/folder.py": "a folder of a random name that it made; the target where an export wrote all of it",
     "runner/host/folders.py": "files by name, in a folder that was claimed, and folders that are empty",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from runner.layout.rules import Shape
+from runner.layout.specs import Shape
 
 Table = dict[str, Shape]
 

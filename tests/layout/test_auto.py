@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from runner import layout
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import auto
-from runner.layout.rules import Shape
+from runner.layout.specs import Shape
 from tests.layout.tables import MODELS, mlp, vit
 
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
@@ -219,7 +219,9 @@ def test_proposals_place_every_variable_and_what_is_written_resolves_to_the_same
     layout.check(again, axes)
     assert layout.resolve(again, variables, axes) == placed
     for line in text.splitlines():
-        assert line.startswith(("#", "auto:", "rules:", "inputs:", "  - {", "  # ", "  image:", "  label:"))
+        assert line.startswith(
+            ("#", "auto:", "rules:", "inputs:", "sequence:", "from_model:", "  - {", "  # ", "  image:", "  label:")
+        )
 
 
 def test_the_written_option_has_each_rule_on_a_line_under_its_reason() -> None:

@@ -9,6 +9,7 @@ from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.layout.inputs import input_specs
+from runner.layout.specs import Shape
 
 AXES = {"batch": 2, "model": 4}
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}
@@ -97,7 +98,10 @@ def test_an_unknown_axis_is_answered_with_the_meshes_that_have_it_or_the_nearest
 @pytest.mark.parametrize(
     ("rules", "parts"),
     [
-        ([RuleConfig("w")], ("layout.rules[0].spec=null", "exactly one of spec and shard", "shard: model")),
+        (
+            [RuleConfig("w")],
+            ("layout.rules[0].spec=null", "exactly one of spec, shard and transformer", "shard: model"),
+        ),
         ([RuleConfig("w", [None], "model")], ("layout.rules[0].shard=model", "spec is [null]", "drop one")),
         ([RuleConfig("w", [None], min_elements=3)], ("rules[0].min_elements=3", "only a rule with shard")),
         ([RuleConfig("w", shard="model", min_elements=-1)], ("rules[0].min_elements=-1", "0 or more")),
@@ -156,6 +160,23 @@ def test_a_large_variable_that_is_whole_is_warned_of_where_an_axis_could_split_i
 )
 def test_no_warning_where_no_axis_is_free_or_the_variable_is_split(config: LayoutConfig, axes: dict[str, int]) -> None:
     assert layout.lint(config, WARNED, axes) == []
+
+
+def test_every_whole_kernel_is_warned_of_once_for_equal_blocks_unless_a_rule_said_why() -> None:
+    table: dict[str, Shape] = {"embedding/embeddings": (96, 64), "head/kernel": (64, 96)}
+    for block in range(9):
+        table |= {f"block_{block}/mixer/in_proj/kernel": (64, 64), f"block_{block}/mixer/table": (64, 63)}
+    table["block_0/mixer/other/kernel"] = (62, 63)
+    warnings = layout.lint(make(), table, AXES)
+    assert [line.partition(",")[0] for line in warnings] == [
+        "embedding/embeddings",
+        "head/kernel",
+        "block_0/mixer/in_proj/kernel",
+        "block_0/mixer/other/kernel",
+    ]
+    assert warnings[2].endswith("model divides dim 0 (64), dim 1 (64) (and 8 like it)")
+    passing = make(RuleConfig(".*other/kernel", ["model", None], optional=True))
+    assert not any("other" in line for line in layout.lint(passing, table, AXES))
 
 
 def test_small_variables_are_not_warned_of() -> None:

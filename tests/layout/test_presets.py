@@ -37,7 +37,9 @@ def load(name: str) -> LayoutConfig:
 
 
 def axes_named(config: LayoutConfig) -> set[str]:
-    specs = [*config.inputs.values(), *(rule.spec or [rule.shard] for rule in config.rules)]
+    rules = (rule.spec or [rule.shard, rule.transformer, rule.store] for rule in config.rules)
+    own = ["model" if config.from_model else None]
+    specs = [*config.inputs.values(), *rules, [config.sequence], own]
     return {axis for spec in specs for axis in spec if axis is not None}
 
 
@@ -68,7 +70,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_it(preset: str) -> None:
     text = (CONF / f"layout/{preset}.yaml").read_text()
-    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs"}
+    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs", "sequence", "from_model"}
     command = next(line for line in text.splitlines() if "python -m runner" in line)
     assert f"layout={preset}" in command.split()
     mesh = next(word for word in command.split() if word.startswith("mesh=")).partition("=")[2]
@@ -92,7 +94,7 @@ def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_
     assert placed["d3/kernel"].spec == (None, None)
     assert placed["d3/bias"].spec == (None,)
     assert placed["d3/kernel"].passed == (
-        "layout.rules[3] passed on: axis 'model' of size 4 does not divide dim 1 (10)",
+        "layout.rules[1] passed on: axis 'model' of size 4 does not divide dim 1 (10)",
     )
 
 
@@ -183,7 +185,7 @@ def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
     (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], [CONF], 1)
     assert long.startswith("override ++layout.rules=[xxx")
     assert len(long) < 80
-    one = layout.origins("megatron", ["layout.rules.1.optional=false"], [CONF], 6)
+    one = layout.origins("megatron", ["layout.rules.1.optional=false"], [CONF], 4)
     assert one[1] == "override layout.rules.1.optional=false"
     assert one[0].startswith("layout/megatron.yaml:")
     assert layout.origins("mine", [], [tmp_path], 2) == ["layout/mine.yaml"] * 2

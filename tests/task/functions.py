@@ -85,6 +85,10 @@ def _calls() -> dict[str, Callable[[Namespace], Any]]:
     found["sigmoid_cross_entropy extreme"] = lambda ops: ops.sigmoid_cross_entropy(
         _constant(ops, np.array([[1, 0, 1], [1, 0, 0]], np.float32)), _constant(ops, _EXTREME)
     )
+    found["take"] = lambda ops: ops.take(_constant(ops, A), _constant(ops, WHOLE % 3))
+    found["head_losses"] = lambda ops: ops.head_losses(
+        *(_constant(ops, x) for x in (A[None], B.T, np.zeros(3, np.float32), WHOLE[None] % 3, np.ones((1, 3), "f4")))
+    )[0]
     return found
 
 

@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[2]
 MODELS = {
     "mlp": (),
     "convnet": (),
+    "gpt": (
+        *("model.dim=32", "model.depth=2", "model.heads=4", "task=language_model", "dataset=pydoc"),
+        *("dataset.sequence_length=32", "dataset.batch_size=16", "trainer.limit_eval_batches=1"),
+    ),
     "resnet": ("model.widths=[8,16]",),
     "vit": ("model.depth=1", "model.dim=32", "model.mlp=64", "model.dropout=0.1"),
     "user": (
@@ -41,6 +45,27 @@ MODELS = {
         "mesh.axes={data:2,tensor:2,rows:2}",
         "layout.inputs.image=[data,rows,null,null]",
         "layout.inputs.label=[data]",
+    ),
+}
+_IMAGES = ("dataset=digits", "dataset.image_size=[28,28]", "dataset.batch_size=32")
+# Of model=gpt; those from `remat` on are engine=jax's alone.
+OPTIONS_OF_GPT = {
+    "gpt2": (),
+    "llama": (
+        *("model.positions=rotary", "model.norm=rms", "model.activation=swiglu"),
+        *("model.bias=false", "model.key_value_heads=2"),
+    ),
+    "tied": ("model.tied=true", "model.max_length=40"),
+    "one_key_head": ("model.key_value_heads=1", "model.positions=rotary", "dataset.documents=joined"),
+    "dropout": ("model.dropout=0.2", "model.norm=rms"),
+    "remat": ("model.remat=full", "model.dropout=0.1"),
+    "dots": ("model.remat=dots_saveable",),
+    "scan": ("model.scan=true", "model.tied=true"),
+    "logits": ("model.fused_head=false",),
+    # Without biases: their gradients are sums that no matrix product adds up, which bfloat16 proves to some 15% alone.
+    "bfloat16": (
+        *("engine.precision=bfloat16", "model.bias=false", "model.positions=rotary", "model.norm=rms"),
+        *("model.activation=swiglu", "model.key_value_heads=2"),
     ),
 }
 # A builder outside the package, of odd sizes, with convolution, pooling, normalisation and dropout.
@@ -93,6 +118,7 @@ class Row:
     def overrides(self) -> list[str]:
         """Returns the command line."""
         model = [] if self.model in ("user", "odd") else [f"model={self.model}"]
+        model += [] if self.model == "gpt" else _IMAGES
         mesh = [f"mesh={self.mesh}"] if self.mesh else []
         return [*model, *mesh, f"layout={self.layout}", *MODELS[self.model], *self.extra]
 
@@ -119,6 +145,21 @@ def _rows() -> list[Row]:
     return rows
 
 
+def of_gpt() -> list[Row]:
+    """Returns each option of `model=gpt` on each kind of mesh, by each layout that is for transformers."""
+    rows = []
+    for option in OPTIONS_OF_GPT.values():
+        rows += [Row("gpt", "batch8", layout, option) for layout in ("fsdp", "auto")]
+        for mesh in ("batch4_model2", "batch2_model4"):
+            rows += [Row("gpt", mesh, layout, option) for layout in ("megatron", "fsdp", "fsdp_megatron", "auto")]
+        rows += [Row("gpt", mesh, "sequence", option) for mesh in ("batch4_sequence2", "batch2_sequence4")]
+        by_tokens = ("layout.sequence=sequence", *option)
+        rows += [Row("gpt", "batch4_sequence2", layout, by_tokens) for layout in ("fsdp", "auto")]
+        both = ("mesh.axes={batch:2,model:2,sequence:2}", *by_tokens)
+        rows += [Row("gpt", "", layout, both) for layout in ("megatron", "fsdp_megatron", "auto")]
+    return rows
+
+
 TABLE = _rows()
 SHORT = [
     Row("mlp", "model8", "megatron"),
@@ -126,6 +167,7 @@ SHORT = [
     Row("convnet", "batch2_height2_width2", "spatial2d"),
     Row("resnet", "batch2_height2", "fsdp_spatial"),
     Row("vit", "batch2_model4", "fsdp_megatron"),
+    Row("gpt", "batch2_model4", "fsdp_megatron", OPTIONS_OF_GPT["llama"]),
     *TABLE[-5:-2],
 ]
 
@@ -133,7 +175,7 @@ SHORT = [
 def crossing() -> list[Row]:
     """Returns rows for several processes: the batch crosses them, the model's axis lies in one or crosses them."""
     rows = []
-    for model in ("mlp", "convnet", "vit"):
+    for model in ("mlp", "convnet", "vit", "gpt"):
         rows += [Row(model, "batch8", "fsdp")]
         rows += [Row(model, "batch4_model2", layout) for layout in ("megatron", "fsdp")]
         rows += [Row(model, "", layout, ("mesh.axes={model:2,batch:4}",)) for layout in ("megatron", "fsdp")]
@@ -150,8 +192,8 @@ def verify(row: Row, folder: Path, steps: int, more: Sequence[str] = ()) -> subp
       more: overrides.
     """
     (folder / "user_net.py").write_text(USER_MODULE)
-    command = [sys.executable, "-m", "runner.verify", "dataset=digits", "dataset.image_size=[28,28]"]
-    command += ["dataset.batch_size=32", "optimizer.learning_rate=0.001", f"verify.steps={steps}", "tracking=none"]
+    command = [sys.executable, "-m", "runner.verify"]
+    command += ["optimizer.learning_rate=0.001", f"verify.steps={steps}", "tracking=none"]
     command += [*row.overrides(), *more, f"hydra.run.dir={folder / 'run'}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
     return forks.run(command, cwd=folder, env=environment, timeout=600)
@@ -167,7 +209,9 @@ def main() -> int:
     failed, more = 0, [word for word in chosen.words if "=" in word]
     if chosen.processes > 1:
         more += ["cluster=local", f"cluster.processes={chosen.processes}"]
-    for row in TABLE if chosen.processes == 1 else crossing():
+    os.environ.setdefault("XLA_FLAGS", forks.SLOW_CODE)
+    table = [*TABLE, *of_gpt()]
+    for row in table if chosen.processes == 1 else crossing():
         if not all(word in row.name.split("-") for word in chosen.words if word not in more):
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.verify.compare import FACTOR, ULPS, Check, compare
 from runner.verify.report import Verification, config_hash
-from runner.verify.rounding import noise
+from runner.verify.rounding import noise, stored
 from runner.verify.spread import at_ranks, spread
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -155,6 +155,21 @@ def test_a_check_says_which_relative_error_it_would_have_seen() -> None:
     sharp, blunt = checks(run())["d1/kernel"].resolution, checks(run(), noise_shift=0.1)["d1/kernel"].resolution
     assert sharp < 1e-3
     assert blunt > 1
+
+
+def test_what_is_kept_in_bfloat16_may_differ_by_an_ulp_of_each_entry_and_no_more() -> None:
+    weights = np.asarray([1.0, 2.0**-8, 2.0**-8, 2.0**-8], np.float32)
+    start = {"initial/d1/kernel": weights * 0, "loss": np.ones(1, np.float32), "gradient/d1/kernel": weights}
+    single = start | {"final/d1/kernel": weights}
+    still = spread(single, [single])
+
+    def ratio(moved: float, state: str) -> float:
+        mesh = start | {"final/d1/kernel": weights + np.asarray([0.0, moved, moved, moved], np.float32)}
+        found = compare(single, still, mesh, 0.0, stored=stored(state))
+        return next(check.ratio for check in found if check.kind == "parameter")
+
+    assert ratio(2.0**-16, "bfloat16") < 1 < ratio(2.0**-16, "master")
+    assert ratio(2.0**-12, "bfloat16") > 1, "an ulp of the largest entry is no measure of another"
 
 
 def test_whole_numbers_are_compared_exactly() -> None:

@@ -43,6 +43,17 @@ def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is
     assert all(name.endswith("/d2/kernel") or name == "d2/kernel" for name in failed)
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("state", ["master", "bfloat16"])
+def test_each_state_is_held_against_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path, state: str) -> None:
+    chosen = [*BFLOAT16, f"engine.state={state}", "layout=fsdp", "optimizer.ema.decay=0.9"]
+    done = command(tmp_path, *chosen)
+    assert "proven: 3 steps" in done.stdout
+    assert ("kept in bfloat16" in " ".join(done.stdout.split())) == (state == "bfloat16")
+    command(tmp_path, *chosen, module="tests.verify.broken", code=1, BREAK="larger_gradient")
+    assert {"gradient/d2/kernel", "point0/gradient/d2/kernel"} <= set(failures(tmp_path))
+
+
 def test_in_parts_and_with_averages_the_mesh_equals_one_device(tmp_path: Path) -> None:
     chosen = ["trainer.accumulate_steps=2", "optimizer.ema.decay=0.9", "dataset.remainder=pad", "mesh=batch2"]
     command(tmp_path, "engine=jax", "verify.steps=23", "tracking=none", *chosen)  # the last step is padded

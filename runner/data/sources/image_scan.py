@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -116,4 +117,5 @@ def _remember(path: Path, found: Mapping[str, Scanned]) -> None:
         partial.write_text(json.dumps({"format": _FORMAT, "files": kept}))
         partial.replace(path)
     except OSError:  # the next run looks again
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()

@@ -131,6 +131,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._steps = Steps(*found, self._packing())
         _optimize(not self._planning)  # a plan's program is only read
         self._gradients, self._eval = self._traced(self._steps.gradients), self._traced(self._steps.evaluate)
+        self._next_logits = self._traced(self._steps.next_logits)
 
     def _packing(self) -> Packing | None:
         """Returns how the state is packed while a call lasts, None where each variable stays by itself."""
@@ -281,6 +282,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         with self._explained():
             loss, totals, outputs = self._eval(self._placed(batch, 1).arrays)
         return BatchResult(loss, totals, outputs)
+
+    def _start_next_logits(self, batch: HostBatches) -> tf.Tensor:
+        with self._explained():
+            return self._next_logits(self._placed(batch, 1).arrays)
 
     def _to_host(self, value: tf.Tensor) -> Array:
         return unpack(value)

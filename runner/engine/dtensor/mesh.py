@@ -113,8 +113,8 @@ class MeshPlacer:
 
         return both(x)
 
-    def rows_axis(self, kernel: tf.Variable) -> str | None:
-        """Returns the axis that splits the first dim of a kernel, as layers read it; None of a plain variable."""
+    def axis(self, kernel: tf.Variable, dim: int) -> str | None:
+        """Returns the axis that splits a dim of a kernel, as layers read it; None of a plain variable."""
         layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
-        axis = dtensor.UNSHARDED if layout is None else layout.sharding_specs[0]
+        axis = dtensor.UNSHARDED if layout is None else layout.sharding_specs[dim]
         return None if axis == dtensor.UNSHARDED else str(axis)

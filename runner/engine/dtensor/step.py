@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -142,10 +142,19 @@ class Steps:
             return self._gradients(_batch(arrays, i), share_b, tf.gather(numbers, 1))[0]
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
-        """The traced evaluation of one batch, arrays (1, B, ...): losses (B,), the task's totals, the outputs."""
+        """The traced evaluation of one batch, arrays (1, B, ...): losses (B,), the task's totals, the outputs.
+
+        Those are left out where the task keeps none.
+        """
         task, batch = self._data.task, {name: tf.squeeze(array, 0) for name, array in arrays.items()}
         outputs = self._outputs(batch, None)
-        return task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch), outputs
+        loss_b, totals = task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch)
+        return loss_b, totals, outputs if task.keeps_outputs else {}
+
+    def next_logits(self, arrays: Batch) -> tf.Tensor:
+        """The traced logits (B, V) that the task takes of one batch, arrays (1, B, ...)."""
+        batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}
+        return self._outputs(batch, None, self._data.task.next_logits)
 
     def _position(self, first: tf.Tensor, i: tf.Tensor) -> Position:
         """Returns where round `i` of a call stands."""
@@ -248,17 +257,24 @@ class Steps:
                 "and tf_keras takes one number; add its tf.reduce_mean or tf.reduce_sum"
             )
 
-    def _outputs(self, batch: Batch, microstep: tf.Tensor | None) -> Outputs:
-        """Returns the model's float32 outputs (B, ...), split along their first dim as batches are, all else whole.
+    def _outputs(
+        self,
+        batch: Batch,
+        microstep: tf.Tensor | None,
+        reduced: Callable[[namespace.Namespace, Outputs, Batch], Outputs] | None = None,
+    ) -> Outputs:
+        """Returns what the task makes of the model's outputs, float32 (B, ...), split as batches are, all else whole.
 
         Args:
           batch: arrays by name.
           microstep: micro-batches done before; None in an evaluation.
+          reduced: what the task makes of the model's outputs; None: `Task.reduced`.
         """
         step = None if microstep is None else tf.cast(microstep, tf.int32)
         entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0], self._space)
         with scope.enter(entered), handed_in(self._model), operations.replaced():
-            outputs = self._model(self._inputs(batch), training=microstep is not None)
+            given = self._model(self._inputs(batch), training=microstep is not None)
+            outputs = (reduced or self._data.task.reduced)(self._ops, given, batch)
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)
 
     def _inputs(self, batch: Batch) -> Any:

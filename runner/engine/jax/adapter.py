@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,14 +11,17 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, in_one_line
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec, as_called
-from runner.engine.jax import private
+from runner.engine.jax import private, tuning
+from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, slices
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
-from runner.model import builder, contract, padding, target
+from runner.engine.jax.shards import host_memory
+from runner.model import builder, contract, padding, stored, target
+from runner.model.stored import StoredValue
 
 T = TypeVar("T")
 
@@ -46,24 +49,108 @@ class Keras3Factory:
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
+        model = self._built()
+        told = stored.given(model)
+        for variable in model.weights:
+            if id(variable) in told:
+                variable.assign(stored.whole(told[id(variable)]))
+        return model
+
+    def begin(self, *, whole: bool = False) -> tuple[keras.Model, Initial]:
+        """Returns the model, whose variables hold no values, and what they begin with.
+
+        A builder that wants values as it builds, or layers that keep what they computed then, get them, whole on one
+        device; each is let go of when it is placed.
+
+        Args:
+          whole: the builder is known to be one of these.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        model, made = (None if whole else self._trace()) or self._hold()
+        variables, told = Names(model).variables, stored.given(model)
+        values = {path: told.get(id(variable), made[id(variable)]) for path, variable in variables.items()}
+        for variable in variables.values():
+            private.release(variable)
+        return model, Initial(values)
+
+    def assigned(self, values: Mapping[str, Array]) -> keras.Model:
+        """Returns the model, whole on one device, with given values; none is drawn.
+
+        Args:
+          values: whole arrays by canonical path, each asked for when the last is set.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        model, _ = self.begin()
+        assign(model, values)
+        told = private.training_argument(model, training=False)
+        inputs = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype))
+        try:
+            jax.eval_shape(lambda given: model(given, **told), inputs)
+        except jax.errors.UnexpectedTracerError:  # it holds on to what it computed as it was built
+            model, _ = self.begin(whole=True)
+            assign(model, values)
+        return model
+
+    def _trace(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]] | None:
+        """Returns a model and how its variables' values are made, by id; None where a build can't be traced."""
+        built: list[keras.Model] = []
+
+        def values() -> list[jax.Array]:
+            built.append(self._built())
+            return [variable.value for variable in built[0].variables]
+
+        try:
+            traced = jax.make_jaxpr(values)()
+        except ConfigError:  # the builder wants values, or fails in any case
+            return None
+        (model,) = built
+        if holds_traced(model):
+            return None
+        made = {id(variable): one for variable, one in zip(model.variables, slices(traced), strict=True)}
+        weights = {id(variable) for variable in model.weights}
+        for variable in model.variables:
+            if id(variable) not in weights:  # a random generator's, which is no part of a run's state
+                private.set_value(variable, made[id(variable)].now())
+        return model, {key: one.source() for key, one in made.items()}
+
+    def _hold(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]]:
+        """Returns a model and its variables' values, by id, whole on one device."""
+        with host_memory():
+            model = self._built()
+        return model, {id(variable): HostValue(variable.value) for variable in model.weights}
+
+    def _built(self) -> keras.Model:
+        """Returns the built model, of values that are drawn."""
         told = builder.given(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
         with _drawn_from(self._seed), _under_policy(self._policy):
             model = builder.call(self._finished, self._config, keras=keras, **told)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
+        if self._config.trainable is not None:
+            tuning.train_alone(model, self._config.trainable)
         return model
 
-    def traced(self) -> keras.Model:
+    def traced(self, *, whole: bool = False) -> keras.Model:
         """Returns the model with variables that have a shape and no value: none is drawn or held.
+
+        Args:
+          whole: as `begin` takes it.
 
         Raises:
           ConfigError: as `build`.
         """
         made: list[keras.Model] = []
         try:
-            jax.eval_shape(lambda: made.append(self.build()))
+            if not whole:
+                jax.eval_shape(lambda: made.append(self._built()))
         except ConfigError:  # a builder may want values
+            made.clear()
+        if not made or holds_traced(made[0]):
             return self.build()
         return made[0]
 
@@ -125,7 +212,7 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
     # JAX makes float32 of float64, but where a verification allows it.
     contract.check(model, private.all_layers(model), keras.Model, config.model, ("float32", "float64"))
     _check_layers(model, config)
-    _check_outputs(_output_shapes(model, config, data), config, data)
+    _check_outputs(_output_shapes(model, config, data), data)
     check_kept(model, config, data)
 
 
@@ -152,38 +239,39 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
             raise padding.refuse(f"the batch statistics of layer {layer.name}")
 
 
-def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> list[tuple[int | None, ...]]:
-    """Returns the shape of each output."""
-    if private.is_functional(model) and len(data.inputs) == 1:
-        return [tuple(output.shape) for output in model.outputs]
+def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, tuple[int | None, ...]]:
+    """Returns the shape of each output, by name where the model names them."""
+    if private.is_functional(model) and len(data.inputs) == 1 and len(model.outputs) == 1:
+        return {"": tuple(model.outputs[0].shape)}
     try:
         found = jax.eval_shape(
             lambda state, x: model.stateless_call(*state, x, **private.training_argument(model, training=False))[0],
             variable_shapes(model),
             model_inputs(data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)),
         )
+    except jax.errors.UnexpectedTracerError:
+        raise
     except Exception as error:  # whatever a user's layers raise
         taken = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
             f"model._target_={config.model.target} is refused: called with {taken}, the model raised {reason(error)}"
         ) from error
-    return [(None, *output.shape[1:]) for output in jax.tree.leaves(found)]
+    if isinstance(found, Mapping) and all(hasattr(output, "shape") for output in found.values()):
+        return {str(name): tuple(output.shape) for name, output in found.items()}
+    return {str(i): (None, *output.shape[1:]) for i, output in enumerate(jax.tree.leaves(found))}
 
 
-def _check_outputs(shapes: Sequence[tuple[int | None, ...]], config: RunConfig, data: DataSpec) -> None:
+def _check_outputs(shapes: Mapping[str, tuple[int | None, ...]], data: DataSpec) -> None:
     if len(shapes) == 1:
-        data.task.check(shapes[0])
-    elif data.task.outputs.units is not None:
-        raise ConfigError(
-            f"model._target_={config.model.target} is refused: the model gives {len(shapes)} outputs, of shapes "
-            f"{', '.join(str(list(shape)) for shape in shapes)}, and the task takes one; give one alone"
-        )
+        data.task.check(next(iter(shapes.values())))
+    else:
+        data.task.check_named(shapes)
 
 
 def reason(error: Exception) -> str:
     """Returns what an error says in one line, without the arguments that Keras lists after it."""
     said = str(error).partition("Arguments received by")[0]
-    return " ".join(f"{type(error).__name__}: {said}".split())
+    return in_one_line(f"{type(error).__name__}: {said}")
 
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
@@ -197,4 +285,5 @@ def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:
     """Sets a model's variables from whole host arrays by canonical path."""
     for path, variable in Names(model).variables.items():
-        variable.assign(np.asarray(values[path]))
+        with host_memory():
+            variable.assign(np.asarray(values[path]))

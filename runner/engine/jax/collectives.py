@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ import numpy.typing as npt
 from runner.config.errors import EngineError
 from runner.engine.base import Collective
 from runner.engine.device_groups import device_groups
+from runner.engine.jax import loops
+from runner.engine.jax.widened import promoted, widened
 from runner.layout import Placement
 
 _KINDS = {
@@ -34,6 +36,7 @@ _INSTRUCTION = re.compile(
     rf"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\("
     r"(?P<operands>[^)]*)\)(?P<rest>.*)$"
 )
+_BFLOAT16 = 2  # bytes of an element
 _DEFINITION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"")
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 
@@ -70,51 +73,59 @@ def collectives(
 
     Returns:
       One entry a tensor that is communicated. A merged collective is counted at its first tensor, the others have a
-      count of 0.
+      count of 0; one in the body of a loop of known length, as a scan's, counts once a turn. What a program for CPUs
+      widens to communicate it counts as the bfloat16 that it is.
 
     Raises:
       EngineError: replica groups in a form that is not understood.
     """
     defined = [matched for line in text.splitlines() if (matched := _DEFINITION.match(line))]
     operations = {matched[1]: matched[2] for matched in defined}
+    narrow = widened(text)
     origins = _Origins(placements, layers, trainable, axes, data_axes)
     found: list[Collective] = []
-    for line in _lines(text, entry=not looped):
+    for line, times in _lines(text, entry=not looped):
         instruction = _INSTRUCTION.match(line)
         if instruction is None:
             continue
         axis = _axis(instruction["rest"], axes)
         if axis:  # a group of one device communicates nothing
-            found += _read(instruction, axis, axes, operations, origins)
+            once = _read(instruction, axis, axes, operations, origins, narrow)
+            found += [replace(each, count=times * each.count, bytes=times * each.bytes) for each in once]
     return found
 
 
-def _lines(text: str, *, entry: bool) -> Iterator[str]:
-    """Yields the program's lines, with or without those of its entry computation."""
+def _lines(text: str, *, entry: bool) -> Iterator[tuple[str, int]]:
+    """Yields the program's lines, with or without those of its entry computation, and how often each is run."""
     inside_entry = False
-    for line in text.splitlines():
+    for line, times in loops.lines(text):
         if line.startswith("ENTRY"):
             inside_entry = True
         elif line.startswith("}"):
             inside_entry = False
         if entry or not inside_entry:
-            yield line
+            yield line, times
 
 
 def _read(
-    matched: re.Match[str], axis: str, axes: Mapping[str, int], operations: Mapping[str, str], origins: _Origins
+    matched: re.Match[str],
+    axis: str,
+    axes: Mapping[str, int],
+    operations: Mapping[str, str],
+    origins: _Origins,
+    narrow: Collection[str],
 ) -> Iterator[Collective]:
     kind = _KINDS[matched["kind"]]
     # A reduce-scatter gives one device a part of what it put in.
     share = math.prod(axes[name] for name in axis.split("+")) if kind == "reduce_scatter" else 1
-    for index, tensor in enumerate(_tensors(matched, operations)):
+    for index, tensor in enumerate(_tensors(matched, operations, narrow)):
         phase = _phase(tensor.operation)
         origin = origins.of(tensor, kind, phase, axis)
         size = math.prod(tensor.shape) * tensor.width * share
         yield Collective(kind, axis, phase, origin, int(index == 0), size)
 
 
-def _tensors(matched: re.Match[str], operations: Mapping[str, str]) -> list[_Tensor]:
+def _tensors(matched: re.Match[str], operations: Mapping[str, str], narrow: Collection[str]) -> list[_Tensor]:
     shapes = _SHAPE.findall(re.sub(r"\{[^{}]*\}|/\*.*?\*/", "", matched["type"]))
     operands = [part.split("%")[-1].strip() for part in matched["operands"].split(",") if part.strip()]
     operands = [re.sub(r"/\*.*?\*/", "", name).strip() for name in operands]
@@ -130,7 +141,8 @@ def _tensors(matched: re.Match[str], operations: Mapping[str, str]) -> list[_Ten
             operand = operands[index] if index < len(operands) else ""
             operation = operations.get(operand, named[0])
         shape = tuple(int(size) for size in dims.split(",") if size)
-        found.append(_Tensor(shape, _width(kind), operation))
+        halved = promoted(matched["rest"]) or (index < len(operands) and operands[index] in narrow)
+        found.append(_Tensor(shape, _BFLOAT16 if halved and kind == "f32" else _width(kind), operation))
     return found
 
 

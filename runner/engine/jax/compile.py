@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,11 @@ from runner import mesh
 from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
+from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
+from runner.engine.jax.traces import equations
 
 logger = logging.getLogger(__name__)
 
@@ -72,24 +75,32 @@ def choose(
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
     count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
+
+    def learned(*arguments: Any) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+        gradients, (loss_b, _, regularization, _) = step.gradients(*arguments)
+        return gradients, loss_b, regularization
+
     try:
-        traced = jax.make_jaxpr(step.gradients)(state, dict(batch), count, microstep).jaxpr
-    except ConfigError:
+        traced = jax.make_jaxpr(learned)(state, dict(batch), count, microstep)
+    except (ConfigError, jax.errors.UnexpectedTracerError):
         raise
     except Exception as error:  # whatever a user's layers raise
         raise ConfigError(
             f"model._target_={config.model.target} is refused: a training step of the model raised {reason(error)}"
         ) from error
-    read = {id(variable) for equation in traced.eqns for variable in equation.invars}
-    for path, variable in zip(trainable, traced.invars, strict=False):
-        if id(variable) not in read:
-            raise ConfigError(
-                f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
-                f"{path}; use it or make it trainable=False"
-            )
+    _, is_read = private.without_unused(traced.jaxpr)
+    unused = [path for path, each in zip(trainable, is_read, strict=False) if not each]
+    if unused:
+        left = "|".join(map(re.escape, unused))
+        more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
+        raise ConfigError(
+            f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
+            f"{', '.join(unused[:4])}{more}; use it, make it trainable=False, or leave it out of what is trained: "
+            f"++model.trainable=\"['(?!({left})$).*']\""
+        )
     wanted, device = config.engine.loop, mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
-    slow = slow_in_loops(traced)
+    slow = slow_in_loops(traced.jaxpr)
     loops = not (slow and on_cpus) if wanted == "auto" else wanted == "device"
     logger.info(
         "the steps of a call run %s (engine.loop=%s; convolutions that loops on CPUs make slow: %d, devices: %s)",
@@ -107,22 +118,12 @@ def slow_in_loops(traced: jax.core.Jaxpr) -> int:
     Args:
       traced: what it calls is counted too.
     """
+    convolutions = [one.params for one in equations(traced.eqns) if one.primitive.name == "conv_general_dilated"]
     return sum(
         (*params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"])
         != (*_LOOP_FORM, 1, 1)
-        for params in _convolutions(traced)
+        for params in convolutions
     )
-
-
-def _convolutions(traced: jax.core.Jaxpr) -> Iterator[dict[str, Any]]:
-    """Yields the parameters of a traced function's convolutions, and of those in all that it calls."""
-    for equation in traced.eqns:
-        if equation.primitive.name == "conv_general_dilated":
-            yield equation.params
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else [value]:
-                if hasattr(inner, "eqns"):
-                    yield from _convolutions(inner)
 
 
 def compiled(lowered: Lowered, options: Options) -> Compiled:

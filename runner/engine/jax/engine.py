@@ -6,7 +6,6 @@ steps a call, B global batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,7 +20,7 @@ from jax.stages import Compiled
 
 from runner import mesh as runner_mesh
 from runner.config.errors import EngineError
-from runner.config.schema import RunConfig
+from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import (
     Collective,
@@ -36,19 +35,22 @@ from runner.engine.base import (
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, processes, randomness
-from runner.engine.jax.adapter import Keras3Factory, assign, check_model, model_inputs
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness
+from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, program_cost
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.chunked_loss import TokenParts
 from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
 from runner.engine.jax.names import Names
+from runner.engine.jax.own_map import with_own_map
+from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.shards import cached, shards
+from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
-from runner.engine.jax.step import Arrays, Shardings, Step
+from runner.engine.jax.step import Arrays, Shardings, Step, Weights
 from runner.layout import Spec
 from runner.optim import rules
 from runner.optim.paths import ema_path
@@ -67,8 +69,22 @@ class JaxEngine(MeshEngine[jax.Array]):
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
+        self._built_whole = False
         # No mesh axis splits an example.
         self._whole_examples = not any(any(spec[1:]) for spec in self._array_specs.values())
+
+    def build(self) -> None:
+        """Makes devices, mesh, model and slots, and places them, see the base class.
+
+        A model whose code holds on to what it computed as it was built, where nobody sees it, is built once more.
+        """
+        try:
+            super().build()
+        except jax.errors.UnexpectedTracerError:
+            if self._built_whole:
+                raise
+            self._built_whole = True
+            super().build()
 
     def _make_devices(self) -> None:
         if self._config.engine.compilation_cache:
@@ -86,15 +102,24 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         config = self._config
         self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
-        self._model = self._factory.traced() if self._planning else self._factory.build()
+        if self._planning:
+            self._model = self._factory.traced(whole=self._built_whole)
+        else:
+            self._model, self._initial = self._factory.begin(whole=self._built_whole)
         check_model(self._model, config, self._data)
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=self._whole_examples)
         self._names = Names(self._model)
         return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
 
+    def _layout(self) -> LayoutConfig:
+        config = self._config.layout
+        if not config.from_model:
+            return config
+        return with_own_map(config, self._model, self._names.variables, self._axes)
+
     def _make_state(self) -> None:
-        """Orders the variables as Keras wants them, and places the values that the builder drew."""
+        """Orders the variables as Keras wants them, and makes what they begin with, each part where it lies."""
         variables = self._names.variables
         paths = {id(variable): path for path, variable in variables.items()}
         seeds = randomness.seed_indices(self._model)
@@ -108,15 +133,19 @@ class JaxEngine(MeshEngine[jax.Array]):
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
-        self._kinds = {path: jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for path, v in variables.items()}
+        self._kinds = precision.hold(self._model, variables, self._config.engine.state)
         if self._planning:
             self._state: State[jax.Array] = self._tree.shapes(self._kinds)
             return
-        values = {path: np.asarray(variable.value) for path, variable in variables.items()}
-        self._assign(values | {ema_path(path): values[path] for path in self._trainable})
+        shapes = self._tree.by_path(self._tree.shapes(self._kinds))
+        first = self._initial.place({path: shapes[path] for path in variables})
+        check_kept(self._model, self._config, self._data, lambda: processes.readable(first, self._whole))
+        self._state = self._tree.begun(first, self._kinds)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
-        self._state = self._tree.place(values, self._kinds)
+        jax.block_until_ready(_running)
+        _running.clear()  # its arrays are let go of
+        self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
         self._functions = step = Step(
@@ -128,6 +157,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             Shardings(self._tree.shardings, self._lies, self._lie_stacked[WEIGHT]),
             spread_over(self._mesh) if self._copies_images() else None,
             self._batch_parts(),
+            self._token_parts(),
         )
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         looped = self._mode.loop_on_device
@@ -138,6 +168,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         examples = self._lies[WEIGHT]
         seen = examples if alone else self._whole
         self._evaluated = jax.jit(step.evaluated, out_shardings=(seen, self._whole, examples))
+        self._next_logits = jax.jit(step.next_logits, out_shardings=self._whole)
         self._stack = jax.jit(jnp.stack, out_shardings=self._whole)
         self._gather = jax.jit(lambda values: values, out_shardings=self._whole)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
@@ -154,6 +185,19 @@ class JaxEngine(MeshEngine[jax.Array]):
         (axis,) = self._array_specs[WEIGHT]
         return Parts(self._axes[axis], self._gathered) if axis and self._whole_examples else None
 
+    def _token_parts(self) -> TokenParts:
+        """Returns how the mesh splits examples, and tokens along the first dim of the first input."""
+        spec = self._array_specs[self._data.task.input_names[0]]
+        batch, sequence = (*spec, None)[:2]
+
+        def held(array: jax.Array, at: int) -> jax.Array:
+            free = PartitionSpec.UNCONSTRAINED
+            rest = [free] * (array.ndim - at - 2)
+            return jax.lax.with_sharding_constraint(array, self._sharding((*[free] * at, batch, sequence, *rest)))
+
+        examples, tokens = (self._axes[axis] if axis else 1 for axis in (batch, sequence))
+        return TokenParts(examples, tokens, held)
+
     def _gathered(self, array: jax.Array) -> jax.Array:
         """Holds a traced array to be whole along its first dim; nothing is said of the others."""
         spec = None, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
@@ -169,7 +213,8 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _randomness(self) -> Randomness:
         if self._planning:
             return randomness.unmoved(self._model)
-        batch = model_inputs(self._data, lambda spec: np.zeros((self._microbatch_size, *spec.shape), spec.dtype))
+        size = self._microbatch_size
+        batch = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((size, *spec.shape), spec.dtype))
         return randomness.of(self._model, batch, self._config.model)
 
     @property
@@ -276,9 +321,15 @@ class JaxEngine(MeshEngine[jax.Array]):
             return values
         return self._run(self._gather, list(values))
 
+    @property
+    def _weights(self) -> Weights:
+        return self._state.ema or self._state.trainable, self._state.non_trainable
+
     def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
-        weights = (self._state.ema or self._state.trainable, self._state.non_trainable)
-        return BatchResult(*self._run(self._evaluated, weights, self._placed(batch, 1).arrays))
+        return BatchResult(*self._run(self._evaluated, self._weights, self._placed(batch, 1).arrays))
+
+    def _start_next_logits(self, batch: HostBatches) -> jax.Array:
+        return self._run(self._next_logits, self._weights, self._placed(batch, 1).arrays)
 
     @property
     def trainable(self) -> tuple[str, ...]:
@@ -318,40 +369,31 @@ class JaxEngine(MeshEngine[jax.Array]):
     def input_pieces(self) -> dict[str, dict[int, tuple[tuple[int, int], ...]]]:
         """Returns, for each input, device number -> (start, stop) in each dim of what it holds of a micro-batch."""
         numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
-        found: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {}
-        for name, spec in self._data.inputs.items():
-            shape = (self._microbatch_size, *spec.shape)
-            found[name] = {
-                numbers[device]: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-                for device, index in self._lies[name].devices_indices_map(shape).items()
-            }
-        return found
+        shapes = {name: (self._microbatch_size, *spec.shape) for name, spec in self._data.inputs.items()}
+        return {name: pieces(self._lies[name], shape, numbers) for name, shape in shapes.items()}
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
-        found = {}
-        for path, array in self._tree.by_path(self._state).items():
-            spec = tuple(array.sharding.spec) + (None,) * (array.ndim - len(array.sharding.spec))
-            size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
-            found[path] = VariableInfo(tuple(array.shape), str(array.dtype), spec, size)
-        return found
+        return {path: variable_info(array) for path, array in self._tree.by_path(self._state).items()}
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots.
 
         The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
-        arrays = self._tree.by_path(self._state)
-        return {path: np.array(self._to_host(array)) for path, array in arrays.items()}
+        return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of variables and slots, each in its different pieces."""
+        """Returns variables and slots, each in its different pieces, as the devices hold them."""
         return {path: shards(array) for path, array in self._tree.by_path(self._state).items()}
 
     def plain_model(self) -> keras.Model:
-        """Returns the plain Keras 3 model, whole on one device, with the present weights or their averages."""
-        model, state = self._factory.build(), self.state()
-        assign(model, {path: state.get(ema_path(path), state[path]) for path in self._names.variables})
+        """Returns the plain Keras 3 model, whole in the host's memory, with the present weights or their averages."""
+        model, _ = self._factory.begin(whole=self._built_whole)
+        arrays = self._tree.by_path(self._state)
+        for path, variable in Names(model).variables.items():
+            (value,) = self._brought([arrays.get(ema_path(path), arrays[path])])
+            private.set_value(variable, on_host(value, variable.dtype))  # a copy: the next step gives that away
         return model
 
 

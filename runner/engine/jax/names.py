@@ -19,6 +19,8 @@ class Names:
     its attribute path; a nested functional model adds nothing to the path. Where two variables or two layers would so
     have one path, as those of one name in two nested models, the nested models' names come first for both.
 
+    In a model with a part of KerasHub's all go by Keras's own paths, which KerasHub's users know.
+
     Attributes:
       layers: id of a layer -> path.
       variables: path -> Keras variable, in the model's own order of weights.
@@ -35,6 +37,8 @@ class Names:
         self._variables: dict[int, tuple[str, str]] = {}
         self._seen: set[int] = set()
         self._walk(model, "", "")
+        if private.has_hub(model):
+            self._take_own(model)
         self.layers = _apart(self._layers)
         paths = _apart({id(each): self._variables.get(id(each), (each.path, each.path)) for each in model.weights})
         self.variables: dict[str, keras.Variable] = {}
@@ -43,6 +47,15 @@ class Names:
             if path in self.variables:
                 raise ConfigError(f"model._target_ is refused: two variables are named {path}; name layers apart")
             self.variables[path] = variable
+
+    def _take_own(self, model: keras.Model) -> None:
+        """Takes Keras's own paths in place of those that were walked; where two are the same, each with the walked."""
+        for layer in private.all_layers(model):
+            if layer.path is not None:
+                self._layers[id(layer)] = (layer.path, self._layers.get(id(layer), ("", layer.path))[1])
+        for variable in model.weights:
+            whole = self._variables.get(id(variable), ("", variable.path))[1]
+            self._variables[id(variable)] = (variable.path, whole)
 
     def _walk(self, owner: keras.Layer, prefix: str, outer: str) -> None:
         if id(owner) in self._seen:

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import h5py
 import jax
+import jax.numpy as jnp
 import keras
+import numpy as np
 from jax import lax
 from jax._src import xla_bridge
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
+from jax.extend.core import Jaxpr, JaxprEqn
+from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
+from keras.src.backend.common import KerasVariable
 from keras.src.models import Functional
+from keras.src.saving import saving_lib
 from keras.src.utils import naming
 
+Function = Callable[..., jax.Array]
 _make_gloo = _jax.make_gloo_tcp_collectives
 
 # Lists that Keras keeps beside a layer's attributes; going through them would give a variable a second path.
@@ -67,6 +76,14 @@ def is_functional(layer: object) -> bool:
     return isinstance(layer, keras.Sequential | Functional)
 
 
+def giver(tensor: keras.KerasTensor) -> object:
+    """Returns the layer that gives a symbolic tensor.
+
+    Without it nothing tells whether a model's logits are a plain product.
+    """
+    return tensor._keras_history.operation
+
+
 def reset_layer_names() -> None:
     """Begins the numbers of unnamed layers anew, so that every build of a model gives the same paths.
 
@@ -82,12 +99,104 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     ]
 
 
+def operands(model: keras.Model) -> list[object]:
+    """Returns what the operations of a functional model, and of those inside of it, are called with.
+
+    Without it nobody sees an array that a builder computed and then put into an operation, as `x - ops.array(mean)`.
+    """
+    functional = [each for each in (model, *all_layers(model)) if isinstance(each, Functional)]
+    operations = [operation for each in functional for operation in each.operations]
+    nodes = [node for operation in operations for node in operation._inbound_nodes]
+    return [value for node in nodes for value in jax.tree.leaves((node.arguments.args, node.arguments.kwargs))]
+
+
+def has_hub(model: keras.Model) -> bool:
+    """Tells whether KerasHub made a part of a model, whose variables then go by Keras's own paths."""
+    return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
+
+
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
     """Returns what a model's call is told of training: nothing where its own `call` does not take it.
 
     Keras's `fit` asks so too. Without it a subclassed `call(self, x)` raises TypeError.
     """
     return {"training": training} if model._call_has_training_arg else {}
+
+
+def release(variable: keras.Variable) -> None:
+    """Lets go of a variable's value; it keeps its shape and dtype.
+
+    Without it a model whose state the engine holds, and gives anew each step, would hold its first values beside it.
+    """
+    variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
+
+
+def set_value(variable: keras.Variable, value: jax.Array) -> None:
+    """Gives a variable a value, also one that has none, as after a traced build.
+
+    `Variable.assign` compares with what is there in some versions.
+    """
+    variable._value = value
+
+
+def set_dtype(variable: keras.Variable, dtype: str) -> None:
+    """Gives a variable another dtype, and its value with it.
+
+    Without it a model's weights are bfloat16 only under a policy that draws them in it, and keeps statistics so too.
+    """
+    variable._dtype = dtype
+    if isinstance(variable._value, jax.ShapeDtypeStruct):
+        release(variable)
+    elif isinstance(variable._value, jax.Array) and not isinstance(variable._value, jax.core.Tracer):
+        variable._value = variable._value.astype(dtype)
+
+
+@contextmanager
+def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
+    """Lets Keras compute with values of variables in float32, where they are narrower, while the context lasts.
+
+    Without it Keras rounds what it is given of a variable to the variable's own dtype.
+    """
+    before = [variable._dtype for variable in variables]
+    for variable in variables:
+        variable._dtype = str(jnp.promote_types(variable._dtype, jnp.float32))
+    try:
+        yield
+    finally:
+        for variable, dtype in zip(variables, before, strict=True):
+            variable._dtype = dtype
+
+
+def made_trainable(model: keras.Model) -> set[int]:
+    """Returns the ids of variables that layers made to be trained, frozen or not; the others are their statistics.
+
+    Without it a frozen weight can't be told from what a layer keeps.
+    """
+    return {id(variable) for layer in [model, *all_layers(model)] for variable in layer._trainable_variables}
+
+
+def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+    """Computes one equation of a trace, as `jax.core.eval_jaxpr` computes all of them.
+
+    Without it what a trace says of one variable can't be computed apart from the others.
+
+    Args:
+      equation: of a jaxpr.
+      values: of what it takes.
+    """
+    with equation.ctx.manager:
+        found = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    return found if equation.primitive.multiple_results else [found]
+
+
+def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
+    """Returns a trace without all that its results don't come of, and which of its inputs are left.
+
+    Without it a step's random generators could not be followed apart from its weights, nor be told which weights a
+    loss depends on.
+    """
+    found: tuple[Jaxpr, Sequence[bool]] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return found
 
 
 @contextmanager
@@ -111,7 +220,16 @@ def calls_replaced(
 
 
 @contextmanager
-def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> Iterator[None]:
+def _replaced(holder: Any, name: str, make: Callable[[Function], Function]) -> Iterator[None]:
+    plain = getattr(holder, name)
+    setattr(holder, name, make(plain))
+    try:
+        yield
+    finally:
+        setattr(holder, name, plain)
+
+
+def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
     """Replaces the operation by which Keras's layers and `keras.random` drop units out while the context lasts.
 
     Without it the single device of a comparison would draw other masks than the mesh.
@@ -119,27 +237,38 @@ def dropout_replaced(make: Callable[[Callable[..., jax.Array]], Callable[..., ja
     Args:
       make: (the function of inputs, rate, noise shape and seed) -> what is called in its place.
     """
-    plain = backend.random.dropout
-    backend.random.dropout = make(plain)
-    try:
-        yield
-    finally:
-        backend.random.dropout = plain
+    return _replaced(backend.random, "dropout", make)
 
 
-@contextmanager
-def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> Iterator[None]:
+def take_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
+    """Replaces the operation by which Keras's layers take rows of a table while the context lasts.
+
+    Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
+
+    Args:
+      make: (the function of a table, indices and an axis) -> what is called in its place.
+    """
+    return _replaced(backend.numpy, "take", make)
+
+
+def attention_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
+    """Replaces the operation by which Keras's layers attend while the context lasts.
+
+    Without it a mesh may fail in cuDNN's kernel on GPUs, see `runner.engine.jax.layers.fused_attention`.
+
+    Args:
+      make: (the function of queries, keys, values and keywords) -> what is called in its place.
+    """
+    return _replaced(backend.nn, "dot_product_attention", make)
+
+
+def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
     """Answers `jax.random.bernoulli`, of which Keras's dropout has its masks, while the context lasts.
 
     Args:
       make: shape -> what is answered.
     """
-    plain = jax.random.bernoulli
-    jax.random.bernoulli = lambda key, p, shape: make(shape)  # noqa: ARG005
-    try:
-        yield
-    finally:
-        jax.random.bernoulli = plain
+    return _replaced(jax.random, "bernoulli", lambda _: lambda key, p, shape: make(shape))  # noqa: ARG005
 
 
 @contextmanager
@@ -167,3 +296,83 @@ def kernel_gradients_of(
         yield
     finally:
         ad.fancy_transposes[lax.conv_general_dilated_p] = plain
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A value in a file of Keras's weights, read in parts.
+
+    Attributes:
+      file: HDF5.
+      dataset: where in it.
+      shape: of the whole.
+      bfloat16: it is held as bytes of that type.
+    """
+
+    file: str
+    dataset: str
+    shape: tuple[int, ...]
+    bfloat16: bool
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Returns a part of it, one slice a dim."""
+        with h5py.File(self.file, "r") as held:
+            part = held[self.dataset][index]
+        return np.asarray(part).view(jnp.bfloat16) if self.bfloat16 else np.asarray(part)
+
+    def whole(self) -> np.ndarray[Any, Any]:
+        """Returns it whole."""
+        return self.read((slice(None),) * len(self.shape))
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
+        """Returns it whole, for loaders that compute with what they read."""
+        del dtype, copy
+        return self.whole()
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A value that a loader computed of what it read.
+
+    Attributes:
+      array: whole.
+    """
+
+    array: np.ndarray[Any, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        return tuple(self.array.shape)
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Returns a part of it, one slice a dim."""
+        return self.array[index]
+
+
+@contextmanager
+def loads_noted() -> Iterator[dict[int, Stored | Computed]]:
+    """Notes what `load_weights` would assign, in place of reading and assigning it, while the context lasts.
+
+    Yields:
+      id of a variable -> its value, where it lies.
+    """
+    found: dict[int, Stored | Computed] = {}
+    read, assign = saving_lib.H5IOStore.__getitem__, KerasVariable.assign
+
+    def stored(store: Any, key: str) -> Stored:
+        dataset = saving_lib.safe_get_h5_dataset(store._h5_entry_group, key)
+        bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
+        return Stored(dataset.file.filename, dataset.name, tuple(dataset.shape), bfloat16)
+
+    def noted(variable: keras.Variable, value: Any) -> Any:
+        if tuple(value.shape) != tuple(variable.shape):
+            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file {list(value.shape)}")
+        found[id(variable)] = value if isinstance(value, Stored) else Computed(np.asarray(value))
+        return value
+
+    saving_lib.H5IOStore.__getitem__, KerasVariable.assign = stored, noted
+    try:
+        yield found
+    finally:
+        saving_lib.H5IOStore.__getitem__, KerasVariable.assign = read, assign

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import keras
@@ -19,11 +19,20 @@ from runner.model import contract, padding, scope
 Values = list[jax.Array]
 
 
-def check_kept(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
+def check_kept(
+    model: keras.Model, config: RunConfig, data: DataSpec, first: Callable[[], Mapping[str, jax.Array]] | None = None
+) -> None:
     """Checks what calls of a model leave in the variables that no gradient changes.
 
     A model of Keras's own layers alone costs nothing here, but for one trace where batches are padded and it has such
     variables; a call is computed only where something is kept, or where a user's code may mix examples.
+
+    Args:
+      model: built.
+      config: the run's.
+      data: what the engine is built for.
+      first: gives what the variables begin with, by path; None: what they hold, and of those that hold nothing, as in
+        a plan and before they are drawn, nothing is checked.
 
     Raises:
       ConfigError: an evaluation changes one; padding would count in one, in an added loss or in other examples.
@@ -31,7 +40,7 @@ def check_kept(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
     layers = [model, *private.all_layers(model)]
     paths = _kept(model)
     pads, own = config.dataset.remainder == "pad", contract.has_own_code(layers)
-    if _is_abstract(model) or not (own or pads):
+    if (first is None and _is_abstract(model)) or not (own or pads):
         return
     if paths and own:
         for path in _changed(model, data, paths, training=False):
@@ -39,15 +48,16 @@ def check_kept(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
                 f"model._target_={config.model.target} is refused: variable {path} is changed by a call with "
                 "training=False, and an evaluation may change nothing; change it where `training` is true"
             )
-    adds = own or contract.has_activity_loss(layers)
-    if pads and (adds or (paths and _changed(model, data, paths, training=True))):
-        before = {path: np.asarray(variable.value) for path, variable in paths.items()}
-        padding.check(_call(model, config, list(paths)), data.inputs, before, config.trainer.accumulate_steps)
+    changed = _changed(model, data, paths, training=True) if pads and paths else []
+    if pads and (changed or own or contract.has_activity_loss(layers)):
+        values = {path: one.value for path, one in Names(model).variables.items()} if first is None else first()
+        before = {path: np.asarray(values[path]) for path in changed}
+        padding.check(_call(model, config, changed, values), data.inputs, before, config.trainer.accumulate_steps)
 
 
 def _is_abstract(model: keras.Model) -> bool:
-    """Tells whether the variables have shapes and no values, as a plan makes them."""
-    return any(isinstance(variable.value, jax.core.Tracer) for variable in model.variables)
+    """Tells whether the variables have shapes and no values."""
+    return any(isinstance(one.value, jax.core.Tracer | jax.ShapeDtypeStruct) for one in model.variables)
 
 
 def _kept(model: keras.Model) -> dict[str, keras.Variable]:
@@ -79,10 +89,13 @@ def _changed(model: keras.Model, data: DataSpec, paths: dict[str, keras.Variable
     return changed
 
 
-def _call(model: keras.Model, config: RunConfig, paths: Sequence[str]) -> padding.Call:
+def _call(
+    model: keras.Model, config: RunConfig, paths: Sequence[str], values: Mapping[str, jax.Array]
+) -> padding.Call:
     """Returns the training call that `runner.model.padding` tries."""
-    weights, others = model.trainable_variables, model.non_trainable_variables
-    variables = Names(model).variables
+    others, variables = model.non_trainable_variables, Names(model).variables
+    by_id = {id(variable): values[path] for path, variable in variables.items()}
+    given = [[by_id.get(id(one), one.value) for one in each] for each in (model.trainable_variables, others)]
     indices = [next(i for i, each in enumerate(others) if each is variables[path]) for path in paths]
 
     def traced(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
@@ -95,7 +108,7 @@ def _call(model: keras.Model, config: RunConfig, paths: Sequence[str]) -> paddin
     compiled = jax.jit(traced)
 
     def call(batch: Batch) -> padding.Called:
-        found = compiled(_values(weights), _values(others), as_called(dict(batch)))
+        found = compiled(*given, as_called(dict(batch)))
         kept, losses, outputs = ([np.asarray(each) for each in part] for part in found)
         return padding.Called(dict(zip(paths, kept, strict=True)), losses, outputs)
 

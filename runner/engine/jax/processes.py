@@ -102,3 +102,16 @@ def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedShardin
 def is_here(value: jax.Array) -> bool:
     """Tells whether this process holds all of an array."""
     return bool(value.is_fully_addressable or value.is_fully_replicated)
+
+
+def readable(arrays: dict[str, jax.Array], whole: NamedSharding) -> dict[str, jax.Array]:
+    """Returns arrays that this process can compute with alone.
+
+    Args:
+      arrays: by name; what other processes hold parts of becomes whole on each device.
+      whole: on the mesh's devices.
+    """
+    if all(is_here(each) for each in arrays.values()):
+        return arrays
+    gathered = jax.jit(lambda values: values, out_shardings=whole)(arrays)
+    return {name: np.asarray(each) for name, each in gathered.items()}

@@ -51,8 +51,8 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     """Returns a model's random generators, and how far a training step moves each.
 
     Args:
-      model: built, with values.
-      inputs: a batch of what it takes, of any values.
+      model: built; its generators' states have values, its weights need none.
+      inputs: shapes of a batch of what it takes.
       config: the model's.
 
     Raises:
@@ -61,17 +61,34 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     indices = seed_indices(model)
     if not indices:
         return unmoved(model)
-    trainable = [variable.value for variable in model.trainable_variables]
-    others = [variable.value for variable in model.non_trainable_variables]
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    count = len(model.trainable_variables)
 
-    def step(others: list[jax.Array]) -> list[jax.Array]:
-        _, new = model.stateless_call(trainable, others, inputs, **private.training_argument(model, training=True))
-        return [new[index] for index in indices]  # XLA leaves out all that these do not need
+    def step(values: list[jax.Array], inputs: Any) -> list[jax.Array]:
+        told = private.training_argument(model, training=True)
+        _, new = model.stateless_call(values[:count], values[count:], inputs, **told)
+        return [new[index] for index in indices]
 
-    compiled = jax.jit(step)
-    states = [np.asarray([others[index] for index in indices], np.uint32)]
+    shapes = [jax.ShapeDtypeStruct(tuple(each.shape), each.dtype) for each in variables]
+    traced = jax.make_jaxpr(step)(shapes, inputs)
+    # Without all that the states do not come of: no weight has to be there.
+    left, used = private.without_unused(traced.jaxpr)
+    compiled = jax.jit(lambda given: jax.core.eval_jaxpr(left, traced.consts, *given))
+    others = {index: model.non_trainable_variables[index].value for index in indices}
+
+    def moved() -> list[jax.Array]:
+        found: list[jax.Array] = compiled(
+            [
+                others.get(number - count, np.zeros(each.shape, each.dtype))
+                for number, each in enumerate(traced.in_avals)
+                if used[number]
+            ]
+        )
+        return found
+
+    states = [np.asarray(list(others.values()), np.uint32)]
     for _ in range(2):  # from two states, for what moves them must not depend on them
-        states.append(np.asarray(compiled(others), np.uint32))
+        states.append(np.asarray(moved(), np.uint32))
         for index, state in zip(indices, states[-1], strict=True):
             others[index] = jnp.asarray(state)
     moves = np.diff(states, axis=0)

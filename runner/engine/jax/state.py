@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.data.base import Array
 from runner.engine.base import part_of
-from runner.optim.paths import ema_path, owner_of, slot_path
+from runner.engine.jax.precision import at_least_float32
+from runner.engine.jax.shards import placed_in_parts
+from runner.host import heap
+from runner.optim.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")
+_MOST_FREED = 32 << 20  # bytes of arrays whose memory the C library may keep
 _GRAD_ACCUM = "grad_accum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
 
 
@@ -52,38 +57,70 @@ class StateTree:
         """Returns a state's shapes, with their shardings.
 
         Args:
-          variables: shapes and dtypes of the model's variables by path; what belongs to one has the same.
+          variables: shapes and dtypes of the model's variables by path, as they are held. What belongs to one has the
+            same; averages and sums of gradients are float32 where that is narrower.
         """
 
         def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
-            return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+            adds_up = is_ema(path) or path.startswith(_GRAD_ACCUM)
+            dtype = at_least_float32(like.dtype) if adds_up else like.dtype
+            return jax.ShapeDtypeStruct(like.shape, dtype, sharding=sharding)
 
         found: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
         return found
 
-    def place(self, values: Mapping[str, Array], variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.Array]:
+    def begun(self, first: Mapping[str, jax.Array], variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.Array]:
+        """Returns the state that a run begins with: slots are zero, averages are the variables' own values.
+
+        Args:
+          first: variables by path, which it takes over.
+          variables: as `shapes` takes them.
+        """
+        shapes = self.shapes(variables)
+        trainable, others = (
+            [first[path] for path in paths] for paths in (self.paths.trainable, self.paths.non_trainable)
+        )
+        rest = shapes._replace(trainable=[], non_trainable=[], ema=[])
+
+        def made(values: list[jax.Array]) -> tuple[State[jax.Array], list[jax.Array]]:
+            zeros: State[jax.Array] = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), rest)
+            kinds = shapes.ema[: len(values)]
+            return zeros, [jnp.copy(value).astype(kind.dtype) for value, kind in zip(values, kinds, strict=True)]
+
+        lies = (jax.tree.map(lambda one: one.sharding, rest), self.shardings.ema)
+        zeros, ema = jax.jit(made, out_shardings=lies)(trainable if self.paths.ema else [])
+        jax.block_until_ready((zeros, ema))
+        state: State[jax.Array] = zeros._replace(trainable=trainable, non_trainable=others, ema=ema)
+        return state
+
+    def place(
+        self,
+        values: Mapping[str, Array],
+        variables: Mapping[str, jax.ShapeDtypeStruct],
+        before: State[jax.Array],
+    ) -> State[jax.Array]:
         """Puts host arrays on the devices, of each the parts that they hold; an entry without a value is zero.
 
         Args:
           values: by path; see `runner.engine.base.part_of`.
           variables: as `shapes` takes them.
+          before: the state until now. Each of its arrays is let go of before the next is there.
         """
+        freed = 0
 
-        def placed(path: str, like: jax.ShapeDtypeStruct) -> jax.Array:
-            def piece(index: tuple[slice, ...]) -> Array:
-                # A copy: the first step gives these buffers away, and they must not be the host array's own memory.
-                if path in values:
-                    return np.array(part_of(values, path, index), like.dtype)
-                return np.zeros(
-                    [len(range(*i.indices(n))) for i, n in zip(index, like.shape, strict=True)], like.dtype
-                )
+        def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
+            nonlocal freed
+            freed += old.nbytes
+            old.delete()
+            if freed >= _MOST_FREED:
+                heap.give_back()
+                freed = 0
+            if path in values:
+                return placed_in_parts(lambda index: part_of(values, path, index), like)
+            return placed_in_parts(np.broadcast_to(np.zeros((), like.dtype), like.shape).__getitem__, like)
 
-            if like.sharding.is_fully_addressable:
-                return jax.device_put(piece(tuple(slice(None) for _ in like.shape)), like.sharding, may_alias=False)
-            return jax.make_array_from_callback(like.shape, like.sharding, piece)
-
-        found: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables))
+        found: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables), before)
         return found
 
     def by_path(self, state: State[jax.Array]) -> dict[str, jax.Array]:

@@ -6,7 +6,8 @@ Shapes: K rounds a call, each over one micro-batch; B its examples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,11 @@ from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunked
+from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
+from runner.engine.jax.layers.rows import exact_row_gradients
+from runner.engine.jax.precision import rounded, whole
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.model import scope
@@ -65,6 +70,7 @@ class Step:
         shardings: Shardings,
         spread: Spread | None = None,
         parts: Parts | None = None,
+        token_parts: TokenParts = WHOLE,
     ) -> None:
         """Takes what is the same for every step.
 
@@ -77,13 +83,17 @@ class Step:
           shardings: of what it computes.
           spread: for `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
           parts: how the mesh splits a batch's examples.
+          token_parts: how it splits examples and their tokens.
         """
         self._model, self._config, self._task, self._total_steps = model, config, task, total_steps
         self._random, self._shardings, self._microbatches = random, shardings, config.trainer.accumulate_steps
         self._spread, self._parts = spread, parts
         self._variables = model.trainable_variables  # a walk of the whole model
         self._rule = rules.make_rule(config.optimizer, jnp)
-        self._ops = namespace.of(jnp)
+        ops = namespace.of(jnp)
+        self._ops = replace(ops, head_losses=partial(chunked, ops, token_parts))
+        split = token_parts.sequence > 1
+        self._attention = partial(fused_where_alike, shardings.arrays[WEIGHT], splits_tokens=split)
         # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
@@ -100,7 +110,7 @@ class Step:
         Of a step of several micro-batches it is one's share: their losses add up to the mean loss.
         """
         full = self._random.insert(non_trainable, microstep)
-        with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)):
+        with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)), self._attention():
             given, full, added = self._model.stateless_call(
                 trainable,
                 full,
@@ -108,7 +118,7 @@ class Step:
                 return_losses=True,
                 **private.training_argument(self._model, training=True),
             )
-        outputs = _float32(given)
+        outputs = _float32(self._task.reduced(self._ops, given, batch))
         # Chosen, not multiplied: what padding gives may be no number.
         loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self._ops, outputs, batch), 0.0)
         regularization = jnp.asarray(sum(jnp.sum(each).astype(jnp.float32) for each in added), jnp.float32)
@@ -118,14 +128,26 @@ class Step:
     def gradients(
         self, state: State[jax.Array], batch: Arrays, count: jax.Array, microstep: jax.Array
     ) -> tuple[list[jax.Array], Aux]:
-        """Returns the gradients of the mean loss, and what `losses` gives beside it."""
-        found: tuple[list[jax.Array], Aux] = self._differentiated(
-            state.trainable, state.non_trainable, batch, count, microstep
-        )
-        return found
+        """Returns the gradients of the mean loss, float32, and what `losses` gives beside it."""
+        used = self.used(state.trainable)
+        found, aux = self._differentiated(used, state.non_trainable, batch, count, microstep)
+        return [whole(gradient) for gradient in found], aux
+
+    def used(self, trainable: list[jax.Array]) -> list[jax.Array]:
+        """Returns the trainable weights in the type in which the model uses them, see `runner.engine.jax.precision`.
+
+        Each part is rounded where it lies: what is gathered is what is used.
+        """
+        held = zip(trainable, self._variables, self._shardings.state.trainable, strict=True)
+        return [
+            value
+            if value.dtype == variable.dtype
+            else lax.with_sharding_constraint(rounded(value, variable.dtype), sharding)
+            for value, variable, sharding in held
+        ]
 
     def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
-        with exact_kernel_gradients(self._spread):
+        with exact_kernel_gradients(self._spread), exact_row_gradients():
             found: tuple[list[jax.Array], Aux] = jax.grad(self.losses, has_aux=True)(*arguments)
         return found
 
@@ -163,13 +185,13 @@ class Step:
         trainable: list[jax.Array] = []
         slots: list[list[jax.Array]] = [[] for _ in self._rule.slots]
         for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
-            old = {slot: before[index] for slot, before in zip(self._rule.slots, state.slots, strict=True)}
-            new_weight, new = self._rule.update(gradient, weight, old, rate, done + 1.0)
-            trainable.append(self._constrained(index, new_weight))
-            for name, after in zip(self._rule.slots, slots, strict=True):
-                after.append(new[name])
+            old = {slot: whole(before[index]) for slot, before in zip(self._rule.slots, state.slots, strict=True)}
+            new_weight, new = self._rule.update(gradient, whole(weight), old, rate, done + 1.0)
+            trainable.append(rounded(self._constrained(index, new_weight), weight.dtype))
+            for name, before, after in zip(self._rule.slots, state.slots, slots, strict=True):
+                after.append(rounded(new[name], before[index].dtype))
         pairs = zip(state.ema, trainable, strict=bool(state.ema))
-        ema = [rules.average(config.ema.decay or 0.0, a, w, done, jnp) for a, w in pairs]
+        ema = [rules.average(config.ema.decay or 0.0, a, whole(w), done, jnp) for a, w in pairs]
         changed = state._replace(trainable=trainable, slots=slots, ema=ema)
         if self._microbatches == 1:
             return changed
@@ -182,7 +204,7 @@ class Step:
         variable = self._variables[index]
         if variable.constraint is None:
             return weight
-        with keras.StatelessScope(state_mapping=[(variable, weight)]):
+        with private.in_float32([variable]), keras.StatelessScope(state_mapping=[(variable, weight)]):
             found: jax.Array = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
             return found
 
@@ -242,15 +264,31 @@ class Step:
         found, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
         return found, weights
 
-    def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array]:
-        """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs."""
-        trainable, non_trainable = weights
+    def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | Arrays]:
+        """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs.
+
+        Those are left out where the task keeps none.
+        """
+        given, batch = self._outputs(weights, arrays)
+        outputs = _float32(self._task.reduced(self._ops, given, batch))
+        loss_b, totals = self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
+        return loss_b, totals, outputs if self._task.keeps_outputs else {}
+
+    def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
+        """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""
+        given, batch = self._outputs(weights, arrays)
+        found: jax.Array = self._task.next_logits(self._ops, given, batch)
+        return found
+
+    def _outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
+        """Returns what the model gives for a batch, arrays (1, B, ...), with nothing dropped; and the batch."""
+        trainable, non_trainable = self.used(weights[0]), weights[1]
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
         told = private.training_argument(self._model, training=False)
-        given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
-        outputs = _float32(given)
-        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch), outputs
+        with self._attention():
+            given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
+        return given, batch
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

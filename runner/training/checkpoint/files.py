@@ -17,7 +17,7 @@ from runner.config.errors import ConfigError
 LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
 _DEEPEST = 64  # levels of JSON; a config has six, and a parser's or walker's stack holds some hundreds
 # A link would lead out of the folder, and opening a FIFO waits for whoever writes into it.
-_NO_SURPRISE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+NO_SURPRISE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class DamagedError(ConfigError):
@@ -34,7 +34,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DamagedError(f"{path} is not a regular file")
-        with os.fdopen(os.open(path, os.O_RDONLY | _NO_SURPRISE), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | NO_SURPRISE), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DamagedError(f"{path} is not a regular file")
             yield file
@@ -106,7 +106,7 @@ def write_synced(path: Path, data: bytes) -> None:
     Raises:
       OSError: something is there already, or the disk is full.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_SURPRISE, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_SURPRISE, 0o666)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()

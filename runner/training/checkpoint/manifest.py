@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.errors import ConfigError
+from runner.data.vocabulary import Vocabulary
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
 from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
@@ -28,7 +29,7 @@ ENCODING, CONSTANTS, DIGEST = "encoding", "constants", "data_sha256"  # of the d
 _ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
 # As NumPy and as safetensors call them; what `runner.training.checkpoint.storage` can write.
-_DTYPES = {
+DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
     "int8": "I8",
@@ -42,6 +43,7 @@ _DTYPES = {
     "float32": "F32",
     "float64": "F64",
     "complex64": "C64",
+    "bfloat16": "BF16",
 }
 
 
@@ -178,6 +180,11 @@ def _check_learned(found: Mapping[str, Any]) -> None:
         for word in items(words, f"{ENCODING}.categories.{name}"):
             if not isinstance(word, str):
                 raise MisfitError(f"{ENCODING}.categories.{name} must be texts")
+    if "vocabulary" in encoding:
+        try:
+            Vocabulary.from_json(mapping(encoding["vocabulary"], f"{ENCODING}.vocabulary"))
+        except ValueError as error:
+            raise MisfitError(f"{ENCODING}.vocabulary is broken: {error}") from error
     tables = [(f"{ENCODING}.{key}", encoding.get(key, {})) for key in ("mean", "deviation")]
     for where, table in (*tables, (CONSTANTS, found.get(CONSTANTS, {}))):
         for name, values in mapping(table, where).items():
@@ -193,8 +200,8 @@ def _file(value: object, where: str) -> File:
 def _whole_array(path: str, value: object) -> Whole:
     where = f"arrays.{text(path, 'the name of an array')}"
     entry = mapping(value, where, ("shape", "dtype", "parts"), exactly=True)
-    if text(entry["dtype"], f"{where}.dtype") not in _DTYPES:
-        raise MisfitError(f"{where}.dtype must be one of {', '.join(_DTYPES)}")
+    if text(entry["dtype"], f"{where}.dtype") not in DTYPES:
+        raise MisfitError(f"{where}.dtype must be one of {', '.join(DTYPES)}")
     parts = items(entry["parts"], f"{where}.parts")
     pieces = tuple(_piece(part, f"{where}.parts[{number}]") for number, part in enumerate(parts))
     keys = [path] if len(pieces) == 1 else [f"{path}@{number}" for number in range(len(pieces))]
@@ -240,7 +247,7 @@ def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, Tensor]
             tensor = tensors[piece.file].get(piece.key)
             if tensor is None:
                 raise MisfitError(f"{piece.file} lacks {piece.key}")
-            if tensor.dtype != _DTYPES[array.dtype]:
+            if tensor.dtype != DTYPES[array.dtype]:
                 raise MisfitError(f"{piece.key} is of {tensor.dtype} in {piece.file}, and {array.dtype} by {NAME}")
             if (piece.file, piece.key) not in left:
                 raise MisfitError(f"{piece.key} is part of two arrays")

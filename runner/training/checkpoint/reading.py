@@ -14,9 +14,10 @@ from safetensors import safe_open
 from runner.data.base import Array
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.manifest import Manifest, Tensor
+from runner.training.checkpoint.manifest import Manifest, Piece, Tensor
 from runner.training.checkpoint.typed import MisfitError
 
+_MOST_MAPPED = 32 << 20  # bytes
 REPLACED = ".replaced"  # behind the name of a checkpoint whose successor, of the same step, is put in its place
 
 
@@ -58,6 +59,10 @@ class Checkpoint(Mapping[str, Array]):
                 raise DamagedError(f"{folder / name} is not as it was written: its SHA-256 differs")
         self.step, self.about = found.step, found.about
         self._arrays = dict(found.arrays)
+        self._sizes = {(name, key): one.shape for name, those in tensors.items() for key, one in those.items()}
+        self._bytes = {name: wanted.bytes for name, wanted in found.files.items()}
+        self._open: tuple[str, Any] | None = None  # the file that was read from last
+        self._mapped = 0  # bytes of it that have been read
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -65,9 +70,16 @@ class Checkpoint(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._arrays)
 
+    def __contains__(self, path: object) -> bool:
+        return path in self._arrays  # a mapping's own would read the array
+
     def shape(self, path: str) -> tuple[int, ...]:
         """Returns the shape of a whole array, without reading it."""
         return self._arrays[path].shape
+
+    def dtype(self, path: str) -> str:
+        """Returns the dtype of an array, as `float32`, without reading it."""
+        return self._arrays[path].dtype
 
     def __getitem__(self, path: str) -> Array:
         """Returns a whole array.
@@ -78,8 +90,7 @@ class Checkpoint(Mapping[str, Array]):
         entry = self._arrays[path]
         array: Array = np.empty(entry.shape, entry.dtype)
         for piece in entry.pieces:
-            with _safetensors(self.folder / piece.file) as file:
-                part = file.get_tensor(piece.key)
+            part = self._read(piece, ())
             index = tuple(slice(start, start + size) for start, size in zip(piece.start, part.shape, strict=True))
             array[index] = part
         return array
@@ -98,16 +109,31 @@ class Checkpoint(Mapping[str, Array]):
         wanted = [one.indices(size)[:2] for one, size in zip(index, entry.shape, strict=True)]
         array: Array = np.empty([stop - start for start, stop in wanted], entry.dtype)
         for piece in entry.pieces:
-            with _safetensors(self.folder / piece.file) as file:
-                held = file.get_slice(piece.key)
-                spans = list(zip(piece.start, held.get_shape(), wanted, strict=True))
-                common = [(max(at, low), min(at + size, high)) for at, size, (low, high) in spans]
-                if any(low >= high for low, high in common) and array.ndim:
-                    continue
-                inner = tuple(slice(low - at, high - at) for (low, high), at in zip(common, piece.start, strict=True))
-                outer = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(common, wanted, strict=True))
-                array[outer] = held[inner] if inner else file.get_tensor(piece.key)
+            spans = list(zip(piece.start, self._sizes[piece.file, piece.key], wanted, strict=True))
+            common = [(max(at, low), min(at + size, high)) for at, size, (low, high) in spans]
+            if any(low >= high for low, high in common):
+                continue
+            inner = tuple(slice(low - at, high - at) for (low, high), at in zip(common, piece.start, strict=True))
+            outer = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(common, wanted, strict=True))
+            array[outer] = self._read(piece, inner)
         return array
+
+    def _read(self, piece: Piece, index: tuple[slice, ...]) -> Array:
+        """Returns a part of what one file holds of an array; without slices all of it.
+
+        The file stays open for the next, as its header is long; what was read of it counts as memory until then.
+        """
+        path = self.folder / piece.file
+        _check_size(path, self._bytes[piece.file])  # of a shorter one the system ends the process that reads it
+        if self._open is None or self._open[0] != piece.file or self._mapped > _MOST_MAPPED:
+            self._open, self._mapped = None, 0
+            with _safe(path):
+                self._open = piece.file, safe_open(path, framework="numpy")
+        with _safe(path):
+            file = self._open[1]
+            part: Array = file.get_slice(piece.key)[index] if index else file.get_tensor(piece.key)
+        self._mapped += part.nbytes
+        return part
 
     def history(self) -> dict[str, Array]:
         """Returns the metrics so far, as they were given to `write`.
@@ -133,15 +159,21 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 @contextmanager
-def _safetensors(path: Path) -> Iterator[Any]:
-    """Opens a safetensors file; whatever is wrong with it is a `DamagedError`."""
-    with files.opened(path):
-        pass  # nothing but a regular file is given to a library
+def _safe(path: Path) -> Iterator[None]:
+    """Turns whatever the library finds wrong with a file into a `DamagedError`."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
+        yield
     except Exception as error:
         raise DamagedError(f"{path} can't be read: {error}") from error
+
+
+@contextmanager
+def _safetensors(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file."""
+    with files.opened(path):
+        pass  # nothing but a regular file is given to a library
+    with _safe(path), safe_open(path, framework="numpy") as file:
+        yield file
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

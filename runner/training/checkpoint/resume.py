@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.config.convert import flatten
 from runner.config.errors import ConfigError, refuse
 from runner.engine.base import Engine
-from runner.optim.paths import is_ema, is_slot, is_variable
+from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.training.checkpoint.manifest import DIGEST
 from runner.training.checkpoint.storage import Checkpoint
 
@@ -30,6 +30,7 @@ _ORDER = (
     "trainer.overfit_batches",
 )
 _LATER = {"dataset.holdout": 0.0}  # what earlier versions did, which had no such key
+_LOW = "bfloat16"  # a state's narrower type; each of its numbers is a float32
 _CUTS_TRAIN = "dataset.test"  # where it is null, and the data has no test split, a share of train is taken for it
 
 
@@ -78,6 +79,16 @@ def _plain(value: object) -> object:
     return "null" if value is None else value
 
 
+def _differs(path: str, *states: Iterable[str]) -> str:
+    """Returns the key that a path comes of which only one of two states has."""
+    if is_variable(path):
+        return "model"
+    kind = path.removesuffix(owner_of(path))
+    if all(any(each.startswith(kind) for each in state) for state in states):
+        return "model.trainable"  # both keep it, of other variables
+    return "optimizer.ema" if is_ema(path) else "optimizer"
+
+
 def load(engine: Engine, checkpoint: Checkpoint) -> None:
     """Puts a checkpoint's arrays into an engine, under its own mesh and layout.
 
@@ -86,14 +97,15 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
       checkpoint: of any mesh, layout and engine.
 
     Raises:
-      ConfigError: of another model or optimizer; names the first variable that differs.
+      ConfigError: of another model or optimizer, or of a state that this one would round; names the first variable
+        that differs.
     """
     own = engine.variables()
     # A variable of the model's first: what else a state holds goes with these.
     only = sorted(set(own) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
     if only:
         where = "the checkpoint lacks" if only[0] in own else "this config has no"
-        what = "optimizer" if is_slot(only[0]) else "optimizer.ema" if is_ema(only[0]) else "model"
+        what = _differs(only[0], own, checkpoint)
         raise ConfigError(
             f"checkpoint {checkpoint.folder} is refused: it is of another {what}, {where} {only[0]}; "
             f"set {what} as the run had it"
@@ -104,4 +116,18 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
                 f"checkpoint {checkpoint.folder} is refused: it is of another model, {path} has shape "
                 f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
             )
+    _check_kept_whole(engine, checkpoint)
     engine.load_state(checkpoint)
+
+
+def _check_kept_whole(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Refuses to round what steps change; weights that are frozen are rounded as a step would use them."""
+    own, trained = engine.variables(), set(engine.trainable)
+    for path, info in own.items():
+        if info.dtype == _LOW and checkpoint.dtype(path) != _LOW and owner_of(path) in trained:
+            raise refuse(
+                "engine.state",
+                _LOW,
+                allowed=f"checkpoint {checkpoint.folder} holds {path} in {checkpoint.dtype(path)}, not to be rounded",
+                mend="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
+            )

@@ -9,14 +9,16 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig
-from runner.engine.base import Engine
+from runner.engine.base import Engine, Shard
 from runner.processes.team import ALONE, ProcessError, Team
 from runner.task.base import Evaluation
 from runner.training.checkpoint import best as record
@@ -28,6 +30,8 @@ from runner.training.stopping import Objective
 from runner.training.stopping import best as best_of
 
 logger = logging.getLogger(__name__)
+
+MOST_COPIED = 1 << 30  # bytes of a process's state from which on it is not copied to be written
 
 Take = Callable[[int, History], Content]
 
@@ -94,9 +98,11 @@ class _Failed:
 class CheckpointSaver(Saver):
     """Saves every so many steps or minutes, at the best evaluation, and when it is told to.
 
-    The state is copied from the devices between two calls; the copy is written while training goes on. A write that
-    fails is said and logged, and training goes on: what is on the disk stays, and the last state is tried again at the
-    end. What counts as saved, or as the best, is what was written.
+    The state is copied from the devices between two calls; the copy is written while training goes on. A state that is
+    too large to be held twice is written straight from the devices, while training waits.
+
+    A write that fails is said and logged, and training goes on: what is on the disk stays, and the last state is tried
+    again at the end. What counts as saved, or as the best, is what was written.
     """
 
     def __init__(
@@ -270,20 +276,34 @@ class CheckpointSaver(Saver):
         if best is None:  # the best is written again, or once more
             known = [one for one in (failed and failed.best, self._best) if one and one["step"] == step]
             best = known[0] if known else None
-        self._queue.put((replace(self._take(step, history), went_back=self._kept.lineage), best))
+        content = replace(self._take(step, history), went_back=self._kept.lineage)
+        self._queue.put((content, best))
+        if content.passing:
+            del content
+            self._queue.join()
         self._saved_step, self._saved_at = step, time.monotonic()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            content, best = item
+        more = True
+        while more:
             try:
-                self._write(content, best)
-            except (Exception, Interrupted) as error:
-                logger.exception("checkpoint of step %d", content.step)
-                if not isinstance(error, ProcessError | Interrupted):  # for which the run ends, in a line of its own
-                    self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
+                more = self._write_next()
             finally:
-                self._queue.task_done()
+                self._queue.task_done()  # nothing holds the state any more
+
+    def _write_next(self) -> bool:
+        """Waits for a state and writes it; returns whether there may be another."""
+        item = self._queue.get()
+        if item is None:
+            return False
+        content, best = item
+        try:
+            self._write(content, best)
+        except (Exception, Interrupted) as error:
+            logger.exception("checkpoint of step %d", content.step)
+            if not isinstance(error, ProcessError | Interrupted):  # for which the run ends, in a line of its own
+                self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
+        return True
 
     def _write(self, content: Content, best: Mapping[str, Any] | None) -> None:
         try:
@@ -313,13 +333,12 @@ def _improves(goal: Objective, value: float, best: Mapping[str, Any] | None) -> 
 
 
 def _is_full(error: BaseException) -> bool:
-    """Returns whether a disk or a quota is full; safetensors tells that in words."""
-    full = (errno.ENOSPC, errno.EDQUOT)
-    return getattr(error, "errno", None) in full or any(f"os error {number})" in str(error) for number in full)
+    """Returns whether a disk or a quota is full."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
-    """Returns what copies an engine's state and a history into a checkpoint's content.
+    """Returns what takes an engine's state and a history into a checkpoint's content.
 
     Args:
       engine: built.
@@ -329,6 +348,17 @@ def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
     def take(step: int, history: History) -> Content:
         history.drain()
         now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": history.latest()}
-        return Content(step, engine.shards(), history.arrays(), {**about, **now})
+        shards: Mapping[str, Sequence[Shard]] = engine.shards()
+        arrays = [shard.array for pieces in shards.values() for shard in pieces]
+        size = sum(array.nbytes for array in arrays if not isinstance(array, np.ndarray))  # which are copies already
+        passing = size > MOST_COPIED
+        if not passing:
+            shards = {path: [_copied(shard) for shard in pieces] for path, pieces in shards.items()}
+        return Content(step, shards, history.arrays(), {**about, **now}, passing=passing)
 
     return take
+
+
+def _copied(shard: Shard) -> Shard:
+    """Returns a shard whose array no step changes."""
+    return shard if isinstance(shard.array, np.ndarray) else replace(shard, array=np.array(shard.array))

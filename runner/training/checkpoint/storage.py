@@ -13,7 +13,6 @@ Nothing is removed that is not a checkpoint of this kind, by its folder's name a
 
 from __future__ import annotations
 
-import errno
 import itertools
 import math
 import os
@@ -25,14 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from runner.config.errors import ConfigError
 from runner.data.base import Array
 from runner.engine.base import Shard
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, manifest
+from runner.training.checkpoint import tensors as tensors_file
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.manifest import FORMAT
@@ -41,11 +38,10 @@ from runner.training.checkpoint.reading import REPLACED, Checkpoint, folder_name
 __all__ = ["FORMAT", "Checkpoint", "Content", "DamagedError"]
 
 _UNFINISHED = ".unfinished-"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
 _LEFT = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
 _LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
-_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)  # what it writes into, and renames
+_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)  # what earlier versions' writer wrote into, and renamed
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,7 @@ class Content:
       history: named arrays of metrics so far.
       about: run, config, seed, versions, time and last metrics; plain values.
       went_back: see `runner.training.checkpoint.lineage`.
+      passing: the shards are the devices' own, and must be written before the next step.
     """
 
     step: int
@@ -65,6 +62,7 @@ class Content:
     history: Mapping[str, Array]
     about: Mapping[str, Any]
     went_back: Lineage = ()
+    passing: bool = False
 
 
 def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
@@ -83,8 +81,7 @@ def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
       The checkpoint's own folder.
 
     Raises:
-      OSError: the disk of one is full, or can't be written; what was begun is gone again. safetensors has errors of
-        its own for the same.
+      OSError: the disk of one is full, or can't be written; what was begun is gone again.
     """
     making = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
     name = f"checkpoint {next(_written)}"
@@ -123,17 +120,16 @@ def _saved_shards(making: Path, content: Content, team: Team) -> Part:
         for order, shard in enumerate(shards):
             number, count = (order, len(shards)) if team.count == 1 else _number(shard)
             key = path if count == 1 else f"{path}@{number}"
-            tensors[key] = np.ascontiguousarray(shard.array).reshape(shard.array.shape)
+            tensors[key] = shard.array
             pieces.append({"number": number, "file": file, "key": key, "start": list(shard.start)})
         if shards:
             arrays[path] = {"shape": list(shards[0].whole), "dtype": str(shards[0].array.dtype), "parts": pieces}
     try:
-        written = {file: _save(making / file, tensors)} if tensors or team.is_first else {}
+        written = {file: tensors_file.write(making / file, tensors)} if tensors or team.is_first else {}
     except Exception as error:
         if team.count == 1:
             raise
-        told = next((code for code in _FULL if f"os error {code})" in str(error)), 0)  # safetensors tells in words
-        code = getattr(error, "errno", None) or told
+        code = getattr(error, "errno", None) or 0
         return {"error": f"{getattr(error, 'strerror', None) or error} (process {team.index})", "errno": code}
     return {"files": written, "arrays": arrays}
 
@@ -163,20 +159,10 @@ def _fill(making: Path, content: Content, parts: Sequence[Part]) -> None:
     for held in arrays.values():
         ordered = sorted(held["parts"], key=lambda piece: int(piece["number"]))
         held["parts"] = [{key: piece[key] for key in ("file", "key", "start")} for piece in ordered]
-    written[manifest.HISTORY] = _save(making / manifest.HISTORY, dict(content.history))
+    written[manifest.HISTORY] = tensors_file.write(making / manifest.HISTORY, content.history)
     back = {manifest.WENT_BACK: content.went_back} if content.went_back else {}
     said = {"format": FORMAT, "step": content.step, **back, **content.about, "files": written, "arrays": arrays}
     files.write_synced(making / manifest.NAME, manifest.sealed(said))
-
-
-def _save(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
-    """Writes a file of arrays, and returns what the manifest says of it."""
-    save_file(arrays, path)
-    # safetensors makes its files for their owner alone; what the user lets others read is told by the folder.
-    path.chmod(stat.S_IMODE(path.parent.stat().st_mode) & 0o666)
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": files.digest(path)}
 
 
 def _put_in_place(making: Path, folder: Path, step: int) -> Path:

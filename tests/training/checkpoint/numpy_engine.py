@@ -9,6 +9,7 @@ import numpy as np
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches, PlacedBatches, Shard, VariableInfo
+from runner.optim.paths import is_variable
 from runner.task.base import Evaluation
 from runner.training import feed
 from tests.numpy_engine import Read, means, splits
@@ -69,6 +70,10 @@ class NumpyEngine:
 
     def variables(self) -> dict[str, VariableInfo]:
         return {path: VariableInfo(v.shape, str(v.dtype), (None, None), v.nbytes) for path, v in self.state().items()}
+
+    @property
+    def trainable(self) -> list[str]:
+        return [path for path in self.state() if is_variable(path)]
 
     def shards(self) -> dict[str, list[Shard]]:
         return {path: [Shard((0, 0), value.copy(), value.shape)] for path, value in self.state().items()}

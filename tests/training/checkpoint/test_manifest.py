@@ -102,6 +102,7 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "depth": lambda found: found.update(config=json.loads("[" * 200 + "]" * 200)),
     "an encoding in words": lambda found: found.update(encoding="none"),
     "a category that is no text": lambda found: found.update(encoding={"categories": {"town": ["Rome", 1]}}),
+    "a vocabulary without its tokenizer": lambda found: found.update(encoding={"vocabulary": {"kind": "bpe"}}),
     "a mean that is no number": lambda found: found.update(encoding={"mean": {"x": [float("nan")]}}),
     "constants in words": lambda found: found.update(constants={"scale": ["1.0"]}),
     "a past out of order": lambda found: found.update(went_back=[[2, 1], [1, 1]]),

@@ -305,6 +305,11 @@ def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
     found._arrays = {"d/kernel": found._arrays["d/kernel"]}
     with pytest.raises(ConfigError, match="of another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
         load(cast(Engine, NumpyEngine(16, 3)), found)
+    found._arrays["optimizer/momentum/other"] = found._arrays["d/kernel"]
+    with pytest.raises(
+        ConfigError, match=r"of another model\.trainable, the checkpoint lacks optimizer/momentum/d/ker"
+    ):
+        load(cast(Engine, NumpyEngine(16, 3)), found)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

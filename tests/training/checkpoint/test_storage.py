@@ -64,6 +64,16 @@ def test_arrays_history_and_words_come_back(tmp_path: Path) -> None:
     assert found.history()["open"].shape == (0,)
 
 
+def test_what_asks_for_a_path_reads_no_array(tmp_path: Path) -> None:
+    found = Checkpoint(storage.write(tmp_path, content()))
+    for path in found.folder.glob("*.safetensors"):
+        path.unlink()
+    assert "d1/kernel" in found
+    assert "d2/kernel" not in found
+    with pytest.raises(DamagedError):
+        found["d1/kernel"]
+
+
 @given(rows=st.integers(1, 6), columns=st.integers(1, 4))
 def test_any_way_to_split_comes_back_whole(tmp_path_factory: pytest.TempPathFactory, rows: int, columns: int) -> None:
     written = storage.write(

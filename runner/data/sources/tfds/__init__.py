@@ -12,6 +12,7 @@ from runner.config.errors import DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding
 from runner.data.cut import Whole
+from runner.data.sources import text
 from runner.data.sources.tfds import cache, child
 from runner.model import definition
 
@@ -21,13 +22,12 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
 
     Args:
       config: the dataset's config.
-      encoding: without effect: a builder's categories are its own.
+      encoding: of the run that text is read for; of arrays without effect: a builder's categories are its own.
 
     Raises:
       ConfigError: a key's value does not work with this builder.
       DataError: the data is not there and can't be fetched, or is broken.
     """
-    del encoding
     wanted, root = cache.request(config, _code(config.builder)), cache.data_dir(config)
     found = cache.find(root, wanted)
     if found is None:
@@ -35,7 +35,12 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
         found = cache.find(root, wanted)
     if found is None:
         raise DataError(f"{wanted.key} was decoded and yet is not in {cache.decoded_dir(root)}")
-    return cache.read(*found)
+    if not wanted.text:
+        return cache.read(*found)
+    folder, meta = found
+    documents = {split: [cache.texts(folder, split)] for split in meta.splits}
+    name = f"{meta.name}/{meta.config}" if meta.config else meta.name
+    return text.encoded(text.Corpus(name, meta.version, meta.source, documents), config, encoding)
 
 
 def _code(builder: str | None) -> str | None:

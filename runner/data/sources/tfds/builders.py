@@ -147,6 +147,30 @@ def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
     return found
 
 
+def text_of(builder: Any, wanted: Request) -> Taken:
+    """Chooses the feature of a builder that holds its documents.
+
+    Args:
+      builder: from `find_builder`; it need not be prepared.
+      wanted: names it, unless there is one alone or a supervised one.
+
+    Raises:
+      ConfigError: there is no such feature, none of text, or several.
+    """
+    texts = [name for name, feature in _flat(builder.info.features) if type(feature) is tfds.features.Text]
+    supervised = [name for name in _supervised(builder.info.supervised_keys) if name in texts]
+    named = list(wanted.features) if wanted.features is not None else (texts if len(texts) == 1 else supervised[:1])
+    if len(named) != 1 or named[0] not in texts:
+        there = ", ".join(texts) or "none"
+        raise refuse(
+            _FEATURES,
+            ",".join(named) or None,
+            allowed=f"one feature of text of {wanted.name}, which has {there}",
+            mend=f"write {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
+        )
+    return Taken(named[0], ArraySpec((), "int32"), words=True)
+
+
 def _array_name(feature: str) -> str:
     return feature.replace("/", "_").replace("-", "_").replace(" ", "_")
 
@@ -186,7 +210,7 @@ def _taken(name: str, feature: Any, wanted: Request, *, named: bool) -> Taken:
     if dtype.kind in "OSU":
         if feature.shape == () and named:
             return Taken(name, ArraySpec((), "int32"), words=True)
-        mend = f"{others}; words of few kinds can be named there"
+        mend = f"set dataset.tokenizer=bytes, or {others}; words of few kinds can be named there"
         raise refuse(_FEATURES, name, allowed=f"numbers, and {text}, which needs a tokenizer", mend=mend)
     kind = {"b": "bool", "f": "float32", "i": "int32", "u": "int32"}.get(dtype.kind)
     if kind is None:

@@ -20,9 +20,11 @@ from runner.data.cut import Whole
 from runner.host.folders import remove_empty, remove_files
 
 FORMAT = 2
+TEXTS_FORMAT = 3  # of documents, in text.jsonl
 _IMAGES_FORMAT = 1  # of images and class labels alone, in images.npy and labels.npy
 _IMAGES_FILES = {"image": "images.npy", "label": "labels.npy"}
 _META = "meta.json"
+_TEXTS = "text.jsonl"
 
 _NAME = re.compile(r"(?P<builder>\w+)(?:/(?P<config>[\w.+-]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 
@@ -38,6 +40,7 @@ class Request:
       image_size: height and width to resize to; null: as they are.
       features: names of the features that are taken; null: the supervised ones.
       code: of a user's own builder, the first digits of its source's sha256; null: one that TFDS ships.
+      text: whether a feature of text is wanted, as documents; else arrays are.
     """
 
     builder: str
@@ -46,6 +49,7 @@ class Request:
     image_size: tuple[int, int] | None = None
     features: tuple[str, ...] | None = None
     code: str | None = None
+    text: bool = False
 
     @property
     def name(self) -> str:
@@ -95,7 +99,8 @@ class Meta:
         """Folder name in the cache."""
         size = "x".join(str(side) for side in self.image_size) if self.image_size else None
         features = ",".join(self.features) if self.features else None
-        parts = [part for part in (self.name, self.config, self.version, size, features, self.code) if part]
+        kind = "text" if self.format == TEXTS_FORMAT else None
+        parts = [part for part in (self.name, self.config, self.version, size, features, self.code, kind) if part]
         return re.sub(r"[^\w.+-]", "_", "-".join(parts))
 
     @property
@@ -136,15 +141,15 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
       ConfigError: the name is none of a builder that TFDS ships.
     """
     size = (config.image_size[0], config.image_size[1]) if config.image_size else None
-    features = tuple(config.features) if config.features else None
+    features, text = tuple(config.features) if config.features else None, config.tokenizer is not None
     if config.builder is not None:
-        return Request(config.builder, image_size=size, features=features, code=code)
+        return Request(config.builder, image_size=size, features=features, code=code, text=text)
     match = _NAME.fullmatch(config.name)
     if match is None:
         # Community names, as in `namespace:name`, would have TFDS fetch and import code.
         allowed = "a builder that TFDS ships, as cifar10, emnist/letters or mnist:3.0.1, or digits"
         raise refuse("dataset.name", config.name, allowed=allowed, mend="dataset.name=mnist works")
-    return Request(match["builder"], match["config"], match["version"], size, features)
+    return Request(match["builder"], match["config"], match["version"], size, features, text=text)
 
 
 def find(root: Path, wanted: Request) -> tuple[Path, Meta] | None:
@@ -165,6 +170,7 @@ def find(root: Path, wanted: Request) -> tuple[Path, Meta] | None:
 def _fits(meta: Meta, wanted: Request) -> bool:
     return (
         meta.code == wanted.code
+        and (meta.format == TEXTS_FORMAT) == wanted.text
         and (wanted.code is not None or meta.name == wanted.builder)
         and (meta.config == wanted.config if wanted.config else meta.default_config)
         and wanted.version in (None, meta.version)
@@ -178,7 +184,7 @@ def _read_meta(path: Path) -> Meta | None:
         fields = json.loads(path.read_text("utf-8"))
         if fields.get("format") == _IMAGES_FORMAT:
             fields = _of_images(path.parent, fields)
-        return Meta(**fields) if fields.get("format") in (_IMAGES_FORMAT, FORMAT) else None
+        return Meta(**fields) if fields.get("format") in (_IMAGES_FORMAT, FORMAT, TEXTS_FORMAT) else None
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None  # of another layout, or removed meanwhile: it is decoded anew
 
@@ -223,11 +229,17 @@ def remove(folder: Path) -> None:
     Raises:
       DataError: it holds something else besides, which stays.
     """
-    names = [_META, *(f"{one.parent.name}/{one.name}" for one in folder.glob("*/*.npy"))]
+    written = [one for pattern in ("*.npy", _TEXTS) for one in folder.glob(f"*/{pattern}")]
+    names = [_META, *(f"{one.parent.name}/{one.name}" for one in written)]
     remove_files(folder, names)
     remove_empty([*folder.glob("*"), folder])
     if folder.exists():
         raise DataError(f"{folder} is in the way, and holds what no run wrote; move that elsewhere")
+
+
+def texts(folder: Path, split: str) -> Path:
+    """Returns the file of a split's documents, an object a line whose field `text` holds one."""
+    return folder / split / _TEXTS
 
 
 def arrays(folder: Path, meta: Meta, split: str) -> dict[str, Array]:

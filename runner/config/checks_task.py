@@ -1,0 +1,54 @@
+"""Checks between task, dataset and model that the config alone can tell; each raises `ConfigError` with its mend."""
+
+from __future__ import annotations
+
+from runner.config import checks_text
+from runner.config.errors import refuse
+from runner.config.schema import RunConfig
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER
+from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
+from runner.model import gpt_options
+
+_OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
+
+
+def check(config: RunConfig) -> None:
+    """Checks that a dataset has what its task takes, tokens or something else, and that the model gives it."""
+    dataset, task = config.dataset, config.task
+    is_text = checks_text.is_text(dataset)
+    if is_text and task.name in _OF_WHOLE_EXAMPLES:
+        raise refuse(
+            "task",
+            task.name,
+            allowed=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
+            mend="set task=language_model",
+        )
+    if config.model.target == gpt_options.TARGET and task.name in _OF_WHOLE_EXAMPLES:
+        data = "" if is_text else ", and dataset=text, dataset=shakespeare or dataset=pydoc"
+        raise refuse(
+            "task",
+            task.name,
+            allowed="model=gpt gives logits for each token of a row, and nothing of a whole example",
+            mend=f"set task=language_model{data}",
+        )
+    if task.name != LANGUAGE_MODEL:
+        return
+    may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
+    if not is_text and not may_have_tokens:
+        of_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
+        own = "dataset.tokenizer=bytes where it is of text, else " if of_tfds else ""
+        raise refuse(
+            "task",
+            task.name,
+            allowed=f"it takes sequences of tokens, and {dataset.builder or f'dataset={dataset.name}'} has none",
+            mend=f"set {own}dataset=text, dataset=shakespeare or dataset=pydoc",
+        )
+    sample = OPTIONS[task.name](**task.options).sample
+    length = dataset.sequence_length or checks_text.LENGTH
+    if is_text and sample is not None and sample.tokens is not None and sample.tokens >= length:
+        raise refuse(
+            "task.sample.tokens",
+            sample.tokens,
+            allowed=f"fewer than dataset.sequence_length={length}: a row holds the prompt too",
+            mend=f"set task.sample.tokens={length // 2}",
+        )

@@ -1,0 +1,152 @@
+"""Checks of the dataset's keys that are of text; each raises `ConfigError` with its mend."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.config.checks_values import changed, folder, one_of, positive
+from runner.config.errors import did_you_mean, refuse
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXT, TEXTS, DatasetConfig
+
+BYTES, BPE = "bytes", "bpe"
+DOCUMENTS = APART, JOINED = ("apart", "joined")
+SUFFIXES = (".txt", ".jsonl", ".parquet")
+END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""  # as it is typed: for the shell, and for Hydra
+LENGTH, VOCABULARY_SIZE = 256, 8192  # what null stands for
+MOST_TOKENS, _LONGEST = 1 << 24, 1 << 20  # of a vocabulary, and of a sequence
+_KEYS = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
+_OF_IMAGES = ("image_size", "standardize", "features")
+_OTHERS = (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)
+_WHAT = f"a file, a folder of {', '.join(SUFFIXES)} files, or a glob"
+
+
+def is_text(config: DatasetConfig) -> bool:
+    """Tells whether the config's examples are sequences of tokens."""
+    own = config.builder is None and config.name in TEXTS
+    return own or (config.tokenizer is not None and (config.builder is not None or config.name not in _OTHERS))
+
+
+def bytes_vocabulary(config: DatasetConfig) -> int | None:
+    """Returns how many tokens a text has; None where only its tokenizer tells."""
+    return 256 + (config.end_token is not None) if config.tokenizer in (None, BYTES) else None
+
+
+def check(config: DatasetConfig, *, recorded: bool = False) -> None:
+    """Checks the keys of text, and that other data has none of them.
+
+    Args:
+      config: the dataset's.
+      recorded: whether there is a run that has recorded its tokenizer, whose file need not be there any more.
+
+    Raises:
+      ConfigError: the first thing found that cannot work.
+    """
+    own = config.builder is None and config.name in TEXTS
+    if not is_text(config):
+        if keys := changed(config, _KEYS):
+            raise _refuse_key(config, keys[0])
+        return
+    if own and (keys := changed(config, _OF_IMAGES)):
+        raise refuse(
+            f"dataset.{keys[0]}",
+            getattr(config, keys[0]),
+            allowed=f"dataset.name={config.name} has no such key",
+            mend=f"leave {keys[0]} out",
+        )
+    if config.column is not None and config.name != TEXT:
+        raise refuse(
+            "dataset.column",
+            config.column,
+            allowed="a field or column of the files of dataset=text",
+            mend="leave column out" + ("" if own else ", or name a feature by dataset.features"),
+        )
+    _check_tokenizer(config, recorded=recorded)
+    positive("dataset.sequence_length", config.sequence_length)
+    if (config.sequence_length or 0) > _LONGEST:
+        raise refuse(
+            "dataset.sequence_length",
+            config.sequence_length,
+            allowed=f"at most {_LONGEST:,} tokens",
+            mend=f"set dataset.sequence_length={LENGTH}",
+        )
+    if config.documents is not None:
+        one_of("dataset.documents", config.documents, DOCUMENTS)
+    if config.name == TEXT and config.builder is None:
+        try:
+            _check_path(config)
+        except OSError as error:
+            allowed = f"a path that can be read ({error.strerror})"
+            raise refuse("dataset.path", config.path, allowed=allowed, mend="mend its rights") from error
+
+
+def _refuse_key(config: DatasetConfig, key: str) -> Exception:
+    value = getattr(config, key)
+    if config.builder is None and config.name in _OTHERS:
+        mend = f"leave {key} out, or set dataset=text"
+        return refuse(f"dataset.{key}", value, allowed=f"dataset.name={config.name} has no such key", mend=mend)
+    allowed = "a key of text, which dataset.tokenizer asks for"
+    return refuse(f"dataset.{key}", value, allowed=allowed, mend="add dataset.tokenizer=bytes, or leave it out")
+
+
+def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
+    wanted = config.tokenizer or ""
+    if wanted not in (BYTES, BPE):
+        folder("dataset.tokenizer", wanted)
+        if not wanted.endswith(".json") or not (recorded or Path(wanted).expanduser().is_file()):
+            what = "there is no such file, and " if wanted.endswith(".json") else ""
+            raise refuse(
+                "dataset.tokenizer",
+                config.tokenizer,
+                allowed=f"{what}{BYTES}, {BPE} or the path of a tokenizer.json is needed",
+                mend=did_you_mean(wanted, (BYTES, BPE), "set dataset.tokenizer=bytes"),
+            )
+    if config.end_token is not None and not config.end_token.strip():
+        raise refuse("dataset.end_token", "''", allowed="a text, or null", mend=f"write {END_TOKEN}")
+    least = 256 + (config.end_token is not None)
+    size = config.vocabulary_size
+    if size is not None and wanted != BPE:
+        has = f"bytes have {least} tokens" if wanted == BYTES else "a given tokenizer has its own"
+        mend = "leave it out, or set dataset.tokenizer=bpe"
+        raise refuse("dataset.vocabulary_size", size, allowed=f"a key of dataset.tokenizer=bpe: {has}", mend=mend)
+    if size is not None and not least <= size <= MOST_TOKENS:
+        raise refuse(
+            "dataset.vocabulary_size",
+            size,
+            allowed=f"at least {least}, the single bytes, and at most {MOST_TOKENS:,}",
+            mend=f"set dataset.vocabulary_size={VOCABULARY_SIZE}",
+        )
+    if wanted != BYTES and importlib.util.find_spec("tokenizers") is None:
+        raise refuse(
+            "dataset.tokenizer",
+            wanted,
+            allowed="the library tokenizers is not installed, and bytes alone do without it",
+            mend="pip install tokenizers, or set dataset.tokenizer=bytes",
+        )
+
+
+def matches(path: str) -> Sequence[Path]:
+    """Returns what a path names, a file, a folder or the files of a glob; nothing where nothing is there."""
+    there = Path(path).expanduser()
+    if there.exists():
+        return [there]
+    found = sorted(set(glob.glob(str(there), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
+    return [Path(one) for one in found if Path(one).is_file()]
+
+
+def _check_path(config: DatasetConfig) -> None:
+    if config.path is None or not config.path.strip():
+        raise refuse("dataset.path", config.path, allowed=_WHAT, mend="write dataset.path=notes.txt")
+    folder("dataset.path", config.path)
+    if not matches(config.path):
+        path = Path(config.path).expanduser()
+        where = path.absolute().parent
+        there = sorted(one.name for one in where.iterdir()) if where.is_dir() else []
+        raise refuse(
+            "dataset.path",
+            config.path,
+            allowed=f"there is no {path.absolute()}, and {_WHAT} is needed",
+            mend=did_you_mean(path.name, there, "write dataset.path=notes.txt, from where you type the command"),
+        )

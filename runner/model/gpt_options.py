@@ -1,0 +1,101 @@
+"""What of the options of `runner.model.gpt` can't work, told from the config alone. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from runner.config import checks_text
+from runner.config.errors import refuse
+from runner.config.schema import ModelConfig
+from runner.config.schema_data import DatasetConfig
+
+TARGET = "runner.model.gpt.build"
+CHOICES = {
+    "positions": ("learned", "rotary"),
+    "norm": ("layer", "rms"),
+    "activation": ("gelu", "swiglu"),
+    "remat": ("none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable"),
+}
+_ON_JAX = {"fused_head": (None, False), "scan": (False,), "remat": ("none",)}  # what other engines take
+
+
+class Problem(NamedTuple):
+    """An option that can't work, in the words of a refusal."""
+
+    name: str
+    value: object
+    allowed: str
+    mend: str
+
+
+def problem(options: Mapping[str, Any], *, on_jax: bool) -> Problem | None:
+    """Returns the first option that can't work; None where all may.
+
+    Args:
+      options: all of the builder's.
+      on_jax: Keras runs on JAX.
+    """
+    for name, choices in CHOICES.items():
+        if options[name] not in choices:
+            return Problem(name, options[name], f"one of {', '.join(choices)}", f"set model.{name}={choices[0]}")
+    for name, plain in _ON_JAX.items():
+        if not on_jax and options[name] not in plain:
+            return Problem(name, options[name], "it needs Keras on JAX", "leave it out, or set engine=jax")
+    for name in ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length"):
+        if options[name] is not None and options[name] < 1:
+            return Problem(name, options[name], "at least 1", f"set model.{name} to a size")
+    for name, usual in (("wavelength", 10000.0), ("epsilon", 1e-5)):
+        if not options[name] > 0:
+            return Problem(name, options[name], "above 0", f"set model.{name}={usual}")
+    if not 0 <= options["dropout"] < 1:
+        return Problem("dropout", options["dropout"], "from 0 to below 1", "set model.dropout=0.1")
+    return _of_heads(options["dim"], options["heads"], options["key_value_heads"], options["positions"])
+
+
+def _of_heads(dim: int, heads: int, key_value_heads: int | None, positions: str) -> Problem | None:
+    if dim % heads:
+        of = 2 * heads if positions == "rotary" else heads
+        return Problem("heads", heads, f"a divisor of model.dim={dim}", f"set model.dim={of * -(-dim // of)}")
+    if key_value_heads is not None and heads % key_value_heads:
+        allowed = f"a divisor of model.heads={heads}"
+        return Problem("key_value_heads", key_value_heads, allowed, "leave it out, or set it to one")
+    if positions == "rotary" and dim // heads % 2:
+        allowed = f"an even model.dim / model.heads, here {dim // heads}: numbers turn in pairs"
+        even = 2 * heads * -(-dim // (2 * heads))
+        return Problem("positions", positions, allowed, f"set model.dim={even}, or model.positions=learned")
+    return None
+
+
+def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
+    """Checks a config of this builder; another one's passes.
+
+    Args:
+      config: whose options have the types that the builder takes.
+      engine: what Keras runs on.
+      key: that says so.
+
+    Raises:
+      ConfigError: names the option.
+    """
+    sizes = ("dim", "depth", "heads", "key_value_heads", "feedforward", "max_length")
+    names = (*sizes, "wavelength", "epsilon", "dropout", *_ON_JAX, *CHOICES)
+    if config.target != TARGET or any(name not in config.options for name in names):
+        return
+    found = problem(config.options, on_jax=engine == "jax")
+    if found is not None:
+        mend = found.mend.replace("set engine=jax", f"set {key}=jax")
+        raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=mend)
+
+
+def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
+    """Checks that a text's rows have no more tokens than this builder's model has places; another builder's pass.
+
+    Raises:
+      ConfigError: they have.
+    """
+    most = config.options.get("max_length") if config.target == TARGET else None
+    length = dataset.sequence_length or checks_text.LENGTH
+    if isinstance(most, int) and checks_text.is_text(dataset) and length > most:
+        allowed = f"at least dataset.sequence_length={length}, the tokens of a row"
+        raise refuse("model.max_length", most, allowed=allowed, mend=f"set model.max_length={length}, or leave it out")

@@ -1,0 +1,221 @@
+"""Folders that KerasHub's `save_to_preset` wrote: their config is data alone, their weights are read where they lie.
+
+A preset's config may name any module of Python to be imported; one that names another than Keras's is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config.errors import ConfigError, did_you_mean, refuse, told
+from runner.engine import libraries
+from runner.host.late import late
+from runner.model.hub import catalogue
+from runner.model.stored import StoredValue
+
+if TYPE_CHECKING:
+    from runner.engine.jax import private
+else:
+    private = late("runner.engine.jax.private")
+
+KEY = "model.preset"
+CONFIG, TASK = "config.json", "task.json"
+WEIGHTS, SHARDED, TASK_WEIGHTS = "model.weights.h5", "model.weights.json", "task.weights.h5"
+_SCHEMES = ("kaggle://", "hf://", "modelscope://")
+_MADE = "set it to a folder that backbone.save_to_preset(folder) wrote"
+_CODE = ("Lambda", "__lambda__", "__typespec__")  # of serialized objects, those that may run what they hold
+_OURS = ("keras", "keras_hub", "builtins")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A folder with a backbone's config and weights.
+
+    Attributes:
+      folder: where it lies.
+      config: what its config.json holds, as KerasHub serialized the backbone.
+      task: likewise of its task.json; None where there is none.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    task: Mapping[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """Name of the backbone's class."""
+        return str(self.config["class_name"])
+
+    def backbone(self, keras: Any, keys: Mapping[str, Any]) -> Any:
+        """Returns the backbone, its weights drawn.
+
+        Args:
+          keras: the module; KerasHub is loaded.
+          keys: of the class, in place of the preset's own.
+        """
+        content = _without(dict(self.config), "dtype")  # the run's precision decides
+        return keras.saving.deserialize_keras_object(content | {"config": {**content["config"], **keys}})
+
+    def values(self, body: Any, task: Any) -> Mapping[int, StoredValue]:
+        """Returns id of a variable -> where the preset holds its value; none is read.
+
+        Args:
+          body: the backbone.
+          task: model of KerasHub's around it, or None.
+
+        Raises:
+          ConfigError: the weights can't be read, or are not those of this backbone.
+        """
+        with private.loads_noted() as found:
+            try:
+                body.load_weights(str(next(path for path in _weights(self.folder) if path.is_file())))
+                if task is not None and self._has_head_of(task):
+                    task.load_task_weights(str(self.folder / TASK_WEIGHTS))
+            except (OSError, ValueError) as error:  # h5py's, and Keras's
+                raise refuse(
+                    KEY, self.folder, allowed=f"its weights can't be read ({told(error)})", mend=_MADE
+                ) from error
+        return found
+
+    def _has_head_of(self, task: Any) -> bool:
+        if self.task is None or not (self.folder / TASK_WEIGHTS).is_file():
+            return False
+        same = self.task.get("class_name") == type(task).__name__
+        return bool(same and self.task["config"].get("num_classes") == getattr(task, "num_classes", None))
+
+
+def check(value: str) -> None:
+    """Checks a preset before anything is imported: a folder's content, or that a name may be one.
+
+    Raises:
+      ConfigError: no folder, no preset, or one that would import what is not Keras's.
+    """
+    if is_folder(value):
+        _read(value, Path(value).expanduser())
+    elif value.startswith(_SCHEMES):
+        return
+    elif "/" in value or Path(value).exists():
+        raise refuse(KEY, value, allowed="there is no such folder", mend=_MADE)
+    elif catalogue.presets() and value not in catalogue.presets():
+        raise _unknown(value, catalogue.presets())
+
+
+def is_folder(value: str) -> bool:
+    """Tells whether a preset is a folder of this machine, which needs no network."""
+    return Path(value).expanduser().is_dir()
+
+
+def opened(value: str) -> Preset:
+    """Returns a preset; one of a name is fetched first, into KerasHub's own cache.
+
+    Raises:
+      ConfigError: it is none, or it can't be fetched.
+    """
+    return _read(value, Path(value).expanduser() if is_folder(value) else _fetched(value))
+
+
+def _fetched(value: str) -> Path:
+    known: Any = late("keras_hub.models")
+    names = known.Backbone.presets
+    if value not in names and not value.startswith(_SCHEMES):
+        raise _unknown(value, names)
+    utils: Any = late("keras_hub.src.utils.preset_utils")
+    try:
+        with libraries.hidden(("tensorflow",)):  # which would tell it of file systems that no preset here lies in
+            found = Path(utils.get_file(value, CONFIG))
+            for name in (TASK, WEIGHTS, TASK_WEIGHTS):
+                with suppress(Exception):  # not every preset has each
+                    utils.get_file(value, name)
+            if not (found.parent / WEIGHTS).is_file():
+                for name in _files_of(json.loads(Path(utils.get_file(value, SHARDED)).read_text())):
+                    utils.get_file(value, name)
+    except Exception as error:  # whatever a hub's client raises
+        raise refuse(
+            KEY,
+            value,
+            allowed=f"it could not be fetched ({told(error)})",
+            mend=f"without a network {_MADE} where there is one",
+        ) from error
+    return found.parent
+
+
+def _unknown(value: str, names: Iterable[str]) -> ConfigError:
+    allowed = "there is no such folder, and KerasHub has no preset of this name"
+    return refuse(KEY, value, allowed=allowed, mend=did_you_mean(value, names, _MADE))
+
+
+def _weights(folder: Path) -> list[Path]:
+    return [folder / name for name in (WEIGHTS, SHARDED)]
+
+
+def _files_of(index: Mapping[str, Any]) -> Iterator[str]:
+    held = index["weight_map"].values()
+    yield from sorted({name for each in held for name in ([each] if isinstance(each, str) else each)})
+
+
+def _read(value: str, folder: Path) -> Preset:
+    try:
+        found, task, index = (
+            json.loads((folder / name).read_text()) if (folder / name).is_file() else None
+            for name in (CONFIG, TASK, SHARDED)
+        )
+        foreign = next(_foreign([found, task]), None)
+    except (OSError, ValueError, RecursionError) as error:
+        raise refuse(KEY, value, allowed=f"it can't be read ({told(error)})", mend=_MADE) from error
+    config = _of_object(value, CONFIG, found)
+    if foreign is not None:
+        raise refuse(
+            KEY, value, allowed=f"its config names {foreign}, and only what is Keras's own is imported", mend=_MADE
+        )
+    name = str(config.get("class_name"))
+    if name not in catalogue.public() or not catalogue.is_a(name, "Backbone"):
+        raise refuse(KEY, value, allowed=f"its {CONFIG} is of {name}, no backbone of KerasHub's", mend=_MADE)
+    if not any(path.is_file() for path in _weights(folder)):
+        raise refuse(KEY, value, allowed=f"the folder holds neither {WEIGHTS} nor {SHARDED}", mend=_MADE)
+    if not (folder / WEIGHTS).is_file():
+        _check_files(value, folder, index)
+    return Preset(folder, config, None if task is None else _of_object(value, TASK, task))
+
+
+def _of_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
+    """Returns a file's content where it describes an object of a class."""
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        return content
+    raise refuse(KEY, value, allowed=f"the folder holds no {name} of KerasHub's", mend=_MADE)
+
+
+def _check_files(value: str, folder: Path, index: Any) -> None:
+    """Checks that the files are there that the weights lie in, as an index names them."""
+    try:
+        missing = [name for name in _files_of(index) if not (folder / name).is_file()]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise refuse(KEY, value, allowed=f"its {SHARDED} is no index of weights of Keras's", mend=_MADE) from error
+    if missing:
+        allowed = f"the folder has no {missing[0]}, which its {SHARDED} names"
+        raise refuse(KEY, value, allowed=allowed, mend="copy the whole folder")
+
+
+def _foreign(content: Any) -> Iterator[str]:
+    """Yields what of a serialized config is not Keras's: modules, and functions that stand there as code."""
+    if isinstance(content, Mapping):
+        module = content.get("module")
+        if isinstance(module, str) and module.split(".")[0] not in _OURS:
+            yield f"module {module}"
+        if str(content.get("class_name")) in _CODE:
+            yield f"a {content['class_name']}"
+        for each in content.values():
+            yield from _foreign(each)
+    elif isinstance(content, list):
+        for each in content:
+            yield from _foreign(each)
+
+
+def _without(content: Any, key: str) -> Any:
+    if isinstance(content, Mapping):
+        return {name: _without(each, key) for name, each in content.items() if name != key}
+    return [_without(each, key) for each in content] if isinstance(content, list) else content

@@ -1,0 +1,101 @@
+"""What is checked of a language model's arrays and of the prompt of its samples; each raises `ConfigError`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from runner.config.errors import refuse
+from runner.config.schema_task import SampleOptions
+from runner.data.base import Array
+from runner.data.packed import no_label_counts
+from runner.data.vocabulary import EncodingError, Vocabulary
+
+
+def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> None:
+    """Checks that the weights of a split's labels are numbers that a mean can be taken by.
+
+    Args:
+      weight: (N, T).
+      name: the array's.
+      split: its name.
+      of_text: whether it tells documents apart that the dataset has encoded.
+    """
+    low, high = float(weight.min(initial=0)), float(weight.max(initial=0))
+    if low < 0 or not math.isfinite(low + high):
+        raise refuse(
+            "task.label_weight",
+            name,
+            allowed=f"finite numbers from 0 on, the {split} split has {low if low < 0 else high:g}",
+            mend="mend the array, or name another",
+        )
+    if high > 0:
+        return
+    if of_text:
+        raise no_label_counts(split)
+    raise refuse(
+        "task.label_weight",
+        name,
+        allowed=f"a label that counts, and split {split} has none",
+        mend="mend the array, or name another",
+    )
+
+
+def check_tokens(tokens: Array, key: str, name: str, units: int, split: str) -> None:
+    """Checks that a user's tokens are from 0 to V - 1.
+
+    Args:
+      tokens: (N, T), whole numbers.
+      key: of the task's config, that says what they are.
+      name: the array's.
+      units: V.
+      split: its name.
+    """
+    low, high = int(tokens.min(initial=0)), int(tokens.max(initial=0))
+    if low < 0 or high >= units:
+        raise refuse(
+            f"task.{key}",
+            name,
+            allowed=f"tokens from 0 to {units - 1}, the {split} split has {low if low < 0 else high}",
+            mend=f"set task.vocabulary={high + 1}" if low >= 0 else "store the tokens' numbers from 0 on",
+        )
+
+
+def checked_prompt(
+    sample: SampleOptions, key: str, vocabulary: Vocabulary, length: int, *, ends_are_inputs: bool
+) -> Array:
+    """Returns the tokens (n,) that samples begin with.
+
+    Args:
+      sample: of the config.
+      key: that says the prompt.
+      vocabulary: encodes it.
+      length: of a row, T.
+      ends_are_inputs: whether the model learns what follows the end of a document, which then is the prompt of null.
+    """
+    text, end = sample.prompt, vocabulary.end if ends_are_inputs else None
+    try:
+        found = vocabulary.encode("\n" if text is None else text)
+    except EncodingError:
+        found = np.zeros(0, np.int32)
+    if text is None:
+        found = np.array([end], np.int32) if end is not None else found if len(found) else np.zeros(1, np.int32)
+    elif not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
+        raise refuse(key, text, allowed="text that the vocabulary has tokens for", mend="write another")
+    if len(found) >= length:
+        raise refuse(
+            key,
+            text,
+            allowed=f"fewer tokens than the {length} of a row; this one has {len(found)}",
+            mend="shorten it" + (", or set dataset.sequence_length to more" if key.startswith("task.") else ""),
+        )
+    room = length - len(found)
+    if sample.tokens is not None and sample.tokens > room:
+        raise refuse(
+            "task.sample.tokens",
+            sample.tokens,
+            allowed=f"at most {room}: a row has {length} tokens, and the prompt takes {len(found)}",
+            mend=f"set task.sample.tokens={room}",
+        )
+    return found

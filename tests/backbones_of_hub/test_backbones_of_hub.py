@@ -1,0 +1,96 @@
+"""Backbones of KerasHub are proven, by our layouts and by rules on their paths; a tuned preset goes all the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import forks
+from tests.backbones_of_hub import page, tiny
+from tests.backbones_of_hub.case import overrides
+from tests.backbones_of_hub.proof import ROOT, plans
+
+pytestmark = pytest.mark.campaign
+
+# Each of the families that people ask for, once under each kind of layout, over all meshes; the page has layout=auto.
+CELLS = [
+    ("GPT2Backbone", "batch8", ["layout=fsdp"]),
+    ("GPT2Backbone", "batch4_sequence2", ["layout=fsdp", "layout.sequence=sequence"]),
+    ("GemmaBackbone", "batch4_model2", ["layout=megatron"]),
+    ("Gemma3Backbone", "batch2_model4", ["layout=fsdp_megatron"]),
+    ("Llama3Backbone", "batch2_model4", ["layout=megatron"]),  # whose 2 key/value heads model=4 does not divide
+    ("Llama3Backbone", "batch2_sequence4", ["layout=sequence"]),
+    ("Qwen3Backbone", "batch4_model2", ["layout=fsdp_megatron"]),
+    ("MistralBackbone", "batch2_model4", ["layout=fsdp"]),
+    ("MixtralBackbone", "batch2_experts4", ["layout=experts"]),
+    ("BertBackbone", "batch2_model4", ["layout=auto"]),
+    ("ViTBackbone", "batch4_model2", ["layout=fsdp_megatron"]),
+    ("T5Backbone", "batch4_model2", ["layout=megatron"]),
+]
+# KerasHub's layers by name: columns, then rows; heads stand first in Gemma's kernels.
+RULES = [
+    "{match: token_embedding/embeddings, spec: [model, null]}",
+    "{match: '.*(query|value)/kernel', spec: [model, null, null]}",
+    "{match: '.*attention_output/kernel', spec: [model, null, null]}",
+    "{match: '.*ffw_gating(_2)?/kernel', spec: [null, model]}",
+    "{match: '.*ffw_linear/kernel', spec: [model, null]}",
+]
+
+
+def command(module: str, words: list[str], folder: Path, code: int = 0) -> str:
+    """Runs a command to its end and returns what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+    full = [sys.executable, "-m", module, *words]
+    done = forks.run(full, library="jax", cwd=folder, env=environment, timeout=1200)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+def proven(name: str, words: list[str], folder: Path) -> None:
+    """Holds a backbone against one device."""
+    (plan,) = plans([name], words[:2], folder).values()
+    assert not plan.refused, plan.refused
+    command_line = [*overrides(name, plan.kind, words, folder), "verify.steps=2", "tracking=none"]
+    assert "proven: 2 steps" in command("runner.verify", command_line, folder)
+
+
+@pytest.mark.parametrize(("name", "mesh", "layout"), CELLS, ids=[" ".join([n, m, *more]) for n, m, more in CELLS])
+def test_the_mesh_equals_one_device(name: str, mesh: str, layout: list[str], folder: Path) -> None:
+    proven(name, [f"mesh={mesh}", *layout], folder)
+
+
+def test_rules_that_match_kerashub_s_own_paths_are_proven(folder: Path) -> None:
+    rules = f"layout.rules=[{','.join(RULES)}]"
+    proven("GemmaBackbone", ["mesh=batch4_model2", "layout=replicated", rules], folder)
+
+
+def test_a_preset_tuned_by_adapters_is_trained_resumed_evaluated_and_exported(folder: Path) -> None:
+    plans(["GPT2Backbone"], page.WORDS, folder)  # which writes the arrays
+    command("tests.backbones_of_hub.preset_worker", ["write", "GPT2Backbone", "preset"], folder)
+    data = ["dataset=arrays", "dataset.path=GPT2Backbone.npz", "dataset.batch_size=16", "dataset.standardize=false"]
+    task = ["task=language_model", f"task.vocabulary={tiny.VOCABULARY}", "engine=jax", "mesh=batch8", "layout=fsdp"]
+    model = ["model=keras_hub", "model.preset=preset", "model.lora_rank=4", "optimizer.learning_rate=0.01"]
+    ends = [f"hydra.run.dir={folder / 'tuned'}", f"trainer.checkpoint.folder={folder / 'checkpoints'}"]
+    command("runner", [*data, *task, *model, *ends, "trainer.epochs=2"], folder)
+    command("runner.evaluate", ["run=latest", ends[1]], folder)
+    served = folder / "served"
+    command(
+        "runner.export",
+        ["run=latest", f"export.folder={served}", f"trainer.checkpoint.folder={folder / 'checkpoints'}"],
+        folder,
+    )
+    told = command("tests.backbones_of_hub.preset_worker", ["compare", "preset", str(served / "model.keras")], folder)
+    moved = json.loads(told.splitlines()[-1])
+    assert moved["changed"], "the adapters moved"
+    assert all("query/kernel" in path or "value/kernel" in path for path in moved["changed"]), "and nothing else"
+    assert np.isfinite(moved["largest"])

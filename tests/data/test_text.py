@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from runner.config.errors import ConfigError, DataError
+from runner.config.schema_data import DatasetConfig
+from runner.data import load
+from runner.data.base import Dataset, Encoding
+from runner.data.packed import Packed
+from runner.data.sources.text import files, scan, store
+from runner.data.sources.text.files import PIECE, Text
+from runner.data.sources.text.split import cut, parted, train_part
+from tests.data.conftest import python
+from tests.data.texts import END, LINES, config, written
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+def text_of(data: Dataset, split: str) -> str:
+    """All of a split's text, put together from its sequences."""
+    source = getattr(data, split)
+    arrays = source.read(np.arange(source.size))
+    within = arrays["segments"] > 0
+    return data.vocabulary.decode(arrays["tokens"][within])
+
+
+@pytest.mark.parametrize("keys", [{}, {"end_token": END}, {"tokenizer": "bpe", "vocabulary_size": 300}])
+def test_every_document_of_a_folder_is_read_and_the_last_tenth_of_them_is_tested_on(tmp_path, folder, keys):
+    data = load(config(tmp_path, folder, **keys))
+    # In the order of their paths: a.txt, below/b.jsonl, c.parquet.
+    assert text_of(data, "train") == LINES[0] + "\r\n" + "".join(LINES[1:36])
+    assert text_of(data, "test") == "".join(LINES[36:])
+    assert (data.texts["train"].documents, data.texts["test"].documents) == (36, 4)
+    assert data.texts["test"].bytes == len("".join(LINES[36:]).encode())
+    assert data.selection["test"] == "the last 4 of 40 documents"
+
+
+def test_documents_end_where_segments_do_and_the_end_token_is_learnt(tmp_path, folder):
+    data = load(config(tmp_path, folder, end_token=END, sequence_length=64))
+    arrays = data.train.read(np.arange(data.train.size))
+    ends = arrays["tokens"] == 256
+    assert ends.sum() == 36
+    assert not arrays["label_weight"][ends].any()
+    assert ((arrays["label"] == 256) & (arrays["label_weight"] > 0)).sum() == 36
+
+
+def test_joined_documents_have_tokens_and_labels_alone(tmp_path, folder):
+    data = load(config(tmp_path, folder, documents="joined"))
+    assert list(data.specs) == ["tokens", "label"]
+    first = data.train.read(np.arange(1))
+    assert data.vocabulary.decode(first["tokens"][0]) == (LINES[0])[:31]  # Ä takes two bytes
+
+
+def test_splits_of_a_folder_are_taken_and_a_glob_is_one_split(tmp_path):
+    for name in ("train", "val", "test"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} {name} and more of it" * 3)
+    data = load(config(tmp_path, tmp_path))
+    assert data.validation is not None
+    assert [text_of(data, one)[:5] for one in ("train", "validation", "test")] == ["train", "val v", "test "]
+    joined = load(config(tmp_path, tmp_path / "t*.txt"))
+    assert joined.texts["train"].documents == 2
+    assert text_of(joined, "train").startswith("test ")
+
+
+def test_shards_of_a_split_are_that_split(tmp_path):
+    made = tmp_path / "hf" / "data"
+    made.mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002-0a1b2c3d", "test-00000-of-00001", "val-00000-of-00001"):
+        pa.parquet.write_table(pa.table({"text": [f"{name} and more of it"]}), made / f"{name}.parquet")
+    (made.parent / "train").mkdir()  # holds no text
+    for path in (made, made.parent):
+        data = load(config(tmp_path, path))
+        assert text_of(data, "train").startswith("train-00000-of-00002 and more of it" + "train-00001")
+        assert text_of(data, "validation").startswith("val-")
+        assert text_of(data, "test").startswith("test-")
+
+
+def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
+    path = tmp_path / "one.md"  # a file that is named may be called anything
+    text = "".join(f"line {number}\n" for number in range(100))
+    path.write_text(text)
+    data = load(config(tmp_path, path))
+    train, test = text_of(data, "train"), text_of(data, "test")
+    assert train + test == text
+    assert test.startswith("line ")
+    assert 0.05 < len(test) / len(text) <= 0.1
+    assert data.selection["test"] == "the last tenth of the document"
+
+
+@pytest.mark.parametrize(
+    "lengths", [[1], [5], [3, 0, 4], [1, 1, 1], [10] * 9, [0, 0, 200], [10] * 10, [3] * 25, [4, 0], [0, 1, 0]]
+)
+def test_a_cut_loses_nothing(lengths):
+    pieces = [(part, number == 1) for one in lengths for number, part in enumerate(_halves("x" * one))]
+    at = cut(pieces)
+    found = list(parted(pieces, at))
+    assert sum(len(text) for _, text, _ in found) == sum(lengths)
+    splits = [split for split, text, _ in found]
+    assert all(text or ends for _, text, ends in found)
+    assert "test" not in splits or any(text for split, text, _ in found if split == "test")
+    assert splits == sorted(splits, reverse=True)  # train, then test
+    assert [one[1:] for one in found if one[0] == "train"] == list(train_part(pieces, at))
+    if sum(lengths) >= 5:
+        assert "train" in splits
+
+
+def _halves(text: str) -> list[str]:
+    return [text[: len(text) // 2], text[len(text) // 2 :]]
+
+
+def test_pieces_give_the_tokens_of_the_whole(tmp_path):
+    text = "".join(f"word {number % 97}\n\n    indented {number}\nnext\n" for number in range(9000))
+    path = tmp_path / "long.txt"
+    path.write_text(text)
+    parts = list(files.pieces([path], "text"))
+    assert "".join(part for part, _ in parts) == text
+    assert [ends for _, ends in parts] == [False] * (len(parts) - 1) + [True]
+    assert max(len(part) for part, _ in parts) <= PIECE
+    assert parts == list(files.pieces([Text("the same", text)], "text"))
+    data = load(config(tmp_path, path, tokenizer="bpe", vocabulary_size=320))
+    vocabulary = data.vocabulary
+    assert (
+        np.concatenate(vocabulary.encode_pieces([part for part, _ in parts])).tolist()
+        == vocabulary.encode(text).tolist()
+    )
+
+
+def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, monkeypatch):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
+    first = load(config(tmp_path, folder, **keys))
+    monkeypatch.setattr("runner.data.sources.text.bpe.trained", None)
+    monkeypatch.setattr(store, "_write", None)
+    again = load(config(tmp_path, folder, **keys, documents="joined"))
+    assert again.vocabulary == first.vocabulary
+    assert again.digest != first.digest
+    assert load(config(tmp_path, folder, **keys)).digest == first.digest
+    tokenizers = list((tmp_path / "data").glob(".text/tokenizers/*.json"))
+    assert [one.read_text() for one in tokenizers] == [first.vocabulary.tokenizer]
+    monkeypatch.undo()
+    # What is tested on has no part in it.
+    lines = [*LINES[:36], *(["entirely other words"] * 4)]
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps({"text": one}) + "\n" for one in lines))
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("".join(json.dumps({"text": one}) + "\n" for one in LINES))
+    assert load(config(tmp_path, other, **keys)).vocabulary == load(config(tmp_path, mine, **keys)).vocabulary
+
+
+def test_a_trained_tokenizer_that_a_power_cut_left_empty_is_trained_anew(tmp_path, folder):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
+    first = load(config(tmp_path, folder, **keys))
+    (kept,) = (tmp_path / "data").glob(".text/tokenizers/*.json")
+    kept.write_text("")
+    assert load(config(tmp_path, folder, **keys)).vocabulary == first.vocabulary
+    assert kept.read_text() == first.vocabulary.tokenizer
+
+
+def test_a_changed_file_is_read_again(tmp_path, folder):
+    first = load(config(tmp_path, folder))
+    (folder / "a.txt").write_text("other")
+    again = load(config(tmp_path, folder))
+    assert again.digest != first.digest
+    assert text_of(again, "train").startswith("other")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize(("module", "name"), [(files, "pieces"), (scan, "digest")])
+def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
+    tmp_path, folder, monkeypatch, module, name, tokenizer
+):
+    read = getattr(module, name)
+
+    def changed(*given):
+        found = read(*given)
+        (folder / "a.txt").write_text("other")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, changed)
+        with pytest.raises(DataError, match="a file was changed while it was read; start again"):
+            load(config(tmp_path, folder, tokenizer=tokenizer))
+    kept = tmp_path / "data" / ".text"
+    assert not [*kept.glob("tokens/*/meta.json"), *kept.glob("tokenizers/*.json")]
+    assert text_of(load(config(tmp_path, folder, tokenizer=tokenizer)), "train").startswith("other")
+
+
+def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypatch):
+    held = load(config(tmp_path, folder))
+    monkeypatch.setattr("runner.data.packed._RAM_BYTES", 1)
+    mapped = load(config(tmp_path, folder, train="train[2:]+test", holdout=0.2))
+    whole = load(config(tmp_path, folder))
+    assert isinstance(whole.train, Packed)
+    assert isinstance(whole.train.stream, np.memmap)
+    rows = np.array([4, 0, 2, 4])
+    for name, array in whole.train.read(rows).items():
+        np.testing.assert_array_equal(array, held.train.read(rows)[name])
+    assert mapped.validation is not None
+    assert mapped.train.size + mapped.validation.size == held.train.size - 2 + held.test.size
+
+
+def test_a_run_on_other_text_uses_the_recorded_tokenizer(tmp_path, folder):
+    keys = {"tokenizer": "bpe", "vocabulary_size": 300}
+    trained = load(config(tmp_path, folder, **keys))
+    recorded = Encoding.from_json(json.loads(json.dumps(trained.encoding.to_json())))
+    other = tmp_path / "other.txt"
+    other.write_text("Something else altogether, in other words.\n" * 20)
+    found = load(config(tmp_path, other, **keys), encoding=recorded)
+    assert found.vocabulary == trained.vocabulary
+    assert text_of(found, "train") + text_of(found, "test") == other.read_text()
+
+
+def test_a_tokenizer_that_has_changed_is_refused(tmp_path, folder):
+    trained = load(config(tmp_path, folder, tokenizer="bpe", vocabulary_size=300))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(trained.vocabulary.tokenizer)
+    given = load(config(tmp_path, folder, tokenizer=str(path)))
+    assert given.vocabulary == trained.vocabulary
+    assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
+    path.unlink()  # a run has it, and outlives the file
+    assert load(config(tmp_path, folder, tokenizer=str(path)), encoding=given.encoding).digest == given.digest
+    other = load(config(tmp_path, folder, tokenizer="bpe", vocabulary_size=280))
+    path.write_text(other.vocabulary.tokenizer)
+    for keys, words in [
+        ({"tokenizer": str(path)}, "sha256"),
+        ({"tokenizer": "bytes"}, "bpe, 300 tokens"),
+        ({"tokenizer": "bpe", "end_token": END}, "null"),
+    ]:
+        with pytest.raises(ConfigError, match=words) as told:
+            load(config(tmp_path, folder, **keys), encoding=given.encoding)
+        assert "what the run was trained with" in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_mark_of_the_byte_order_is_no_text(tmp_path, name):
+    texts = [f"{number} and more of it\n" for number in range(20)]
+    content = "".join(texts) if name == "a.txt" else "".join(json.dumps({"text": one}) + "\n" for one in texts)
+    (tmp_path / name).write_text(content, "utf-8-sig")
+    data = load(config(tmp_path, tmp_path / name))
+    assert text_of(data, "train") + text_of(data, "test") == "".join(texts)
+
+
+def test_a_glob_that_matches_a_file_twice_reads_it_once(tmp_path, folder):
+    data = load(config(tmp_path, folder / "**" / "**" / "*.jsonl", documents="joined"))
+    assert data.texts["train"].documents + data.texts["test"].documents == 19
+
+
+def test_what_lies_in_the_cache_and_is_broken_is_written_anew(tmp_path, folder):
+    first = load(config(tmp_path, folder))
+    wanted = text_of(first, "train")
+    (stream,) = (tmp_path / "data").glob(".text/tokens/*/train.tokens")
+    stream.write_bytes(b"short")
+    assert text_of(load(config(tmp_path, folder)), "train") == wanted
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_can_be_read_alone_is_used(tmp_path, folder):
+    first = load(config(tmp_path, folder))
+    for one in [*(tmp_path / "data").rglob("*"), tmp_path / "data"]:
+        one.chmod(0o555 if one.is_dir() else 0o444)
+    assert load(config(tmp_path, folder)).digest == first.digest
+
+
+def test_pydoc_is_there_and_its_topics_are_kept_apart(tmp_path):
+    from pydoc_data.topics import topics
+
+    data = load(DatasetConfig(name="pydoc", tokenizer="bytes", sequence_length=128, data_dir=str(tmp_path)))
+    assert sum(one.documents for one in data.texts.values()) == len([one for one in topics.values() if one])
+    assert text_of(data, "train").startswith(topics[min(topics)])
+
+
+LOAD = """
+import json, sys
+from runner.data import load, packed
+from runner.config.schema_data import DatasetConfig
+import numpy
+
+def peak():  # of this process alone: what getrusage tells begins with its parent's
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+
+packed._RAM_BYTES = int(sys.argv[2])
+before = peak()
+data = load(DatasetConfig(**json.loads(sys.argv[1])))
+data.train.read(numpy.arange(0, data.train.size, data.train.size // 8))
+print(data.digest, (peak() - before) >> 10, data.texts["train"].tokens)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is told by Linux alone")
+def test_a_corpus_is_never_held_in_memory(tmp_path):
+    path = tmp_path / "large.txt"
+    line = b"To be, or not to be, that is the question:\n"
+    with path.open("wb") as file:
+        for _ in range(48):
+            file.write(line * ((1 << 20) // len(line)))
+    wanted = {"name": "text", "path": str(path), "tokenizer": "bytes", "test": "test", "data_dir": str(tmp_path)}
+    child = python(LOAD, json.dumps(wanted), "1")
+    output, errors = child.communicate(timeout=300)
+    assert child.returncode == 0, errors
+    _, mebibytes, tokens = output.split()
+    assert int(tokens) > 42 << 20
+    assert int(mebibytes) < 24, "of a corpus of 48"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is told by Linux alone")
+def test_several_processes_at_once_encode_it_once(tmp_path, folder):
+    wanted = {"name": "text", "path": str(folder), "tokenizer": "bpe", "vocabulary_size": 300, "test": "test"}
+    given = json.dumps(wanted | {"data_dir": str(tmp_path / "data"), "sequence_length": 8})
+    children = [python(LOAD, given, "1") for _ in range(3)]
+    found = [child.communicate(timeout=300) for child in children]
+    assert all(child.returncode == 0 for child in children), found
+    assert len({output.split()[0] for output, _ in found}) == 1
+    assert sum("training a tokenizer" in errors for _, errors in found) == 1

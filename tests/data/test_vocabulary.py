@@ -1,0 +1,127 @@
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers
+
+from runner.data.vocabulary import Vocabulary
+
+END = "<|endoftext|>"
+
+
+def trained(end: str | None = END) -> Vocabulary:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=[] if end is None else [end],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["the cat and the hat and the dog"] * 5, trainer)
+    return Vocabulary("bpe", end, made.to_str())
+
+
+VOCABULARIES = {"bytes": Vocabulary("bytes"), "bytes_end": Vocabulary("bytes", END), "bpe": trained()}
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+@settings(max_examples=50, deadline=None)
+@given(text=st.text() | st.just(f"a {END} b"))
+def test_text_is_had_back_exactly_and_its_bytes_are_counted(kind, text):
+    vocabulary = VOCABULARIES[kind]
+    tokens = vocabulary.encode(text)
+    assert vocabulary.decode(tokens) == text
+    assert vocabulary.token_bytes()[tokens].sum() == len(text.encode())
+    assert vocabulary.end is None or vocabulary.end not in tokens
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+@settings(max_examples=50, deadline=None)
+@given(text=st.text())
+def test_a_written_tokenizer_gives_the_same_tokens_and_text(kind, text):
+    vocabulary = VOCABULARIES[kind]
+    found = tokenizers.Tokenizer.from_str(vocabulary.tokenizer_json())
+    assert found.encode(text, add_special_tokens=False).ids == vocabulary.encode(text).tolist()
+    assert found.decode(vocabulary.encode(text).tolist(), skip_special_tokens=False) == text
+    assert found.get_vocab_size() == vocabulary.size
+    assert vocabulary.end is None or found.token_to_id(END) == vocabulary.end
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_a_recorded_vocabulary_is_the_same(kind):
+    vocabulary = VOCABULARIES[kind]
+    found = Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json())))
+    assert (found, found.sha256, found.size) == (vocabulary, vocabulary.sha256, vocabulary.size)
+
+
+def test_sizes_ends_and_types():
+    assert [(one.size, one.end, one.dtype) for one in VOCABULARIES.values()] == [
+        (256, None, np.uint8),
+        (257, 256, np.uint16),
+        (VOCABULARIES["bpe"].size, VOCABULARIES["bpe"].end, np.uint16),
+    ]
+    assert VOCABULARIES["bpe"].token_bytes()[VOCABULARIES["bpe"].end] == 0
+
+
+@pytest.mark.parametrize("byte_level", [True, False])
+def test_a_token_that_ends_a_word_stands_for_a_blank_too(byte_level):  # as of CLIP and of GPT-1
+    vocabulary = {"t": 0, "h": 1, "e</w>": 2, "he</w>": 3, "the</w>": 4}
+    model = models.BPE(vocabulary, [("h", "e</w>"), ("t", "he</w>")], end_of_word_suffix="</w>")
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.decoder = decoders.ByteLevel() if byte_level else decoders.BPEDecoder("</w>")
+    found = Vocabulary("bpe", None, made.to_str())
+    assert found.token_bytes().tolist() == [1, 1, 2, 3, 4]
+    assert found.token_bytes()[found.encode("the the the")].sum() == len("the the the ")
+
+
+@pytest.mark.parametrize("has_decoder", [True, False])
+def test_bytes_of_added_tokens_and_of_byte_level_ones_without_a_decoder_are_counted(has_decoder):
+    made = tokenizers.Tokenizer.from_str(trained().tokenizer)
+    made.add_tokens(["日本"])
+    content = json.loads(made.to_str())
+    content["decoder"] = content["decoder"] if has_decoder else None
+    found = Vocabulary("bpe", END, json.dumps(content))
+    text = "the 日本 café"
+    assert found.token_bytes()[found.encode("日本")].tolist() == [6]
+    assert found.token_bytes()[found.encode(text)].sum() == len(text.encode())
+
+
+def test_a_written_tokenizer_neither_cuts_nor_pads():
+    made = tokenizers.Tokenizer.from_str(trained().tokenizer)
+    made.enable_truncation(2)
+    made.enable_padding(length=64)
+    found = Vocabulary("bpe", END, made.to_str())
+    written = tokenizers.Tokenizer.from_str(found.tokenizer_json())
+    assert (written.truncation, written.padding) == (None, None)
+    assert written.encode("the cat and the dog").ids == found.encode("the cat and the dog").tolist()
+
+
+def test_ends_of_documents_are_left_out_of_the_text_and_half_a_character_is_marked():
+    vocabulary = Vocabulary("bytes", END)
+    assert vocabulary.decode([104, 105, 256, 195]) == "hi\N{REPLACEMENT CHARACTER}"
+
+
+def test_vocabularies_that_differ_are_told_apart():
+    assert len({one.sha256 for one in (*VOCABULARIES.values(), trained(None))}) == 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"kind": "words", "end_token": None, "tokenizer": ""},
+        {"kind": "bpe", "end_token": None, "tokenizer": ""},
+        {"kind": "bytes", "end_token": 3, "tokenizer": ""},
+        {"kind": "bpe", "end_token": None, "tokenizer": "no base64!"},
+        {"kind": "bpe", "end_token": None, "tokenizer": "aGVsbG8="},
+    ],
+)
+def test_what_is_no_recorded_vocabulary_is_told(content):
+    with pytest.raises(ValueError, match="a vocabulary"):
+        Vocabulary.from_json(content)

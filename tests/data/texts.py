@@ -1,0 +1,33 @@
+"""A folder of texts, and the config that reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from runner.config.schema_data import DatasetConfig
+
+END = "<|endoftext|>"
+LINES = [
+    f"Ärger number {number}: to be, or not to be\n\n  that is {number} times the question.\n" for number in range(40)
+]
+
+
+def written(tmp_path: Path) -> Path:
+    """Forty documents in four files of three kinds."""
+    made = tmp_path / "notes"
+    (made / "below").mkdir(parents=True)
+    (made / "a.txt").write_bytes((LINES[0] + "\r\n").encode())
+    (made / "below" / "b.jsonl").write_text("".join(json.dumps({"text": one}) + "\n\n" for one in LINES[1:20]))
+    pa.parquet.write_table(pa.table({"n": range(20), "text": LINES[20:]}), made / "c.parquet")
+    (made / "d.csv").write_text("not,text\n")
+    (made / ".hidden.txt").write_text("hidden")
+    return made
+
+
+def config(tmp_path: Path, path: object, **keys: object) -> DatasetConfig:
+    given = {"tokenizer": "bytes", "sequence_length": 32, "test": "test", "data_dir": str(tmp_path / "data")} | keys
+    return DatasetConfig(name="text", path=str(path), **given)

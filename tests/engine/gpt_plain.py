@@ -1,0 +1,117 @@
+"""The transformer in JAX alone, as one reads it in the papers, and its training by Adam: nothing of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Weights = Mapping[str, Any]
+
+
+def logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], heads: int, depth: int) -> Any:
+    """Returns (B, T, V) of tokens (B, T) and documents (B, T) or None."""
+    with jax.default_matmul_precision("highest"):
+        return _logits(w, tokens, segments, options, heads, depth)
+
+
+def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], heads: int, depth: int) -> Any:
+    length = tokens.shape[1]
+    x = w["token_embedding/embeddings"][tokens]
+    if "position_embedding/embeddings" in w:
+        x = x + w["position_embedding/embeddings"][:length]
+    seen = np.tril(np.ones((length, length), bool))[None, None]
+    if segments is not None:
+        seen = seen & (segments[:, None, :, None] == segments[:, None, None, :])
+    for index in range(depth):
+        name = f"block_{index}"
+        y = _norm(w, f"{name}/attention_norm", x)
+        q, k, v = (_heads(w, f"{name}/attention/{part}", y) for part in ("query", "key", "value"))
+        if options.get("positions") == "rotary":
+            q, k = _turned(q), _turned(k)
+        times = heads // k.shape[1]
+        k, v = (jnp.stack([each] * times, 2).reshape(q.shape) for each in (k, v))
+        scores = jnp.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -jnp.inf)
+        mixed = jax.nn.softmax(scores, axis=-1) @ v  # (B, H, T, K)
+        out = w[f"{name}/attention/output/kernel"]
+        x = x + jnp.einsum("bhtk,hkd->btd", mixed, out) + w.get(f"{name}/attention/output/bias", 0.0)
+        y = _norm(w, f"{name}/feedforward_norm", x)
+        hidden = _dense(w, f"{name}/feedforward/up", y)
+        if options.get("activation") == "swiglu":
+            hidden = jax.nn.silu(_dense(w, f"{name}/feedforward/gate", y)) * hidden
+        else:
+            hidden = 0.5 * hidden * (1 + jnp.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
+        x = x + _dense(w, f"{name}/feedforward/down", hidden)
+    x = _norm(w, "norm", x)
+    return x @ (w["head/kernel"] if "head/kernel" in w else w["token_embedding/embeddings"].T)
+
+
+def _dense(w: Weights, name: str, x: Any) -> Any:
+    return x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0)
+
+
+def _heads(w: Weights, name: str, x: Any) -> Any:
+    """Returns (B, H, T, K)."""
+    found = jnp.einsum("btd,dhk->bhtk", x, w[f"{name}/kernel"])
+    bias = w.get(f"{name}/bias")
+    return found if bias is None else found + bias[None, :, None]
+
+
+def _norm(w: Weights, name: str, x: Any) -> Any:
+    if f"{name}/scale" in w:
+        return x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5) * w[f"{name}/scale"]
+    centered = x - x.mean(-1, keepdims=True)
+    x = centered / jnp.sqrt(jnp.mean(centered**2, -1, keepdims=True) + 1e-5)
+    return x * w[f"{name}/gamma"] + w[f"{name}/beta"]
+
+
+def _turned(x: Any) -> Any:
+    """Returns (B, H, T, K) whose pairs (i, i + K / 2), as complex numbers, are turned by their place."""
+    half = x.shape[-1] // 2
+    pairs = x[..., :half] + 1j * x[..., half:]
+    angle = np.arange(x.shape[2])[:, None] * 10000.0 ** (-np.arange(half) / half)
+    pairs = pairs * np.exp(1j * angle).astype(np.complex64)
+    return jnp.concatenate([pairs.real, pairs.imag], -1)
+
+
+def loss(w: Weights, tokens: Any, label: Any, segments: Any, *told: Any) -> Any:
+    """Returns the mean cross-entropy."""
+    logp = jax.nn.log_softmax(logits(w, tokens, segments, *told))
+    return -jnp.take_along_axis(logp, label[..., None], -1).mean()
+
+
+def train(
+    w: Weights, arrays: Mapping[str, Any], options: Mapping[str, Any], heads: int, depth: int, rate: float
+) -> dict[str, Any]:
+    """Returns losses, the first gradients, and the weights after Adam's steps (beta 0.9 and 0.99, epsilon 1e-3).
+
+    Args:
+      w: the first weights.
+      arrays: (K, B, T) by name.
+      options: of the model.
+      heads: of queries.
+      depth: blocks.
+      rate: of learning.
+    """
+
+    def graded(w: Weights, tokens: Any, label: Any, segments: Any) -> Any:
+        return jax.value_and_grad(loss)(w, tokens, label, segments, options, heads, depth)
+
+    step_of = jax.jit(graded)
+    weights = {path: jnp.asarray(value) for path, value in w.items()}
+    m, v = ({path: jnp.zeros_like(value) for path, value in weights.items()} for _ in range(2))
+    losses: list[float] = []
+    first: dict[str, Any] = {}
+    segments = arrays.get("segments")
+    for step, (tokens, label) in enumerate(zip(arrays["tokens"], arrays["label"], strict=True)):
+        value, gradients = step_of(weights, tokens, label, None if segments is None else segments[step])
+        losses.append(float(value))
+        first = first or {f"gradient/{path}": np.asarray(g) for path, g in gradients.items()}
+        alpha = rate * np.sqrt(1 - 0.99 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+        m = {path: 0.9 * m[path] + 0.1 * g for path, g in gradients.items()}
+        v = {path: 0.99 * v[path] + 0.01 * g * g for path, g in gradients.items()}
+        weights = {path: x - alpha * m[path] / (jnp.sqrt(v[path]) + 1e-3) for path, x in weights.items()}
+    return {"loss": np.array(losses), **first, **{path: np.asarray(x) for path, x in weights.items()}}

@@ -1,0 +1,66 @@
+"""The gradients of a loss in chunks are those of the whole, whatever the sign of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.jax_runs import answers
+
+SIGNS = {
+    "positive": [1.0, 1.0],
+    "negative": [-1.0, -0.5],
+    "mixed": [2.0, -1.0],
+    "padded": [-1.0, 0.0],
+    "none": [0.0, 0.0],
+    "tiny": [1.0, 1e-37],  # of which a factor is 0 in float32
+}
+PROGRAM = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunked
+from runner.task import namespace, token_losses
+
+B, T, D, V, SHARE = 2, 4, 3, 5, 1e-3
+ops, found = namespace.of(jnp), {}
+for name, signs in json.loads(sys.argv[1]).items():
+    rng = np.random.default_rng(0)
+    hidden, head = jnp.asarray(rng.normal(size=(B, T, D))), jnp.asarray(rng.normal(size=(D, V)))
+    label = jnp.asarray(rng.integers(0, V, (B, T)), jnp.int32)
+    weight = jnp.asarray(np.outer(signs, rng.uniform(0.5, 1.0, T)), jnp.float32)
+
+    def whole(hidden, head):
+        return jnp.sum(token_losses.linear(ops, hidden, head, None, label, weight)[0] * weight) * SHARE
+
+    def parts(hidden, head):
+        nats, _ = chunked(ops, WHOLE, hidden, head, None, label, weight, most_bytes=B * V * 4)
+        return jnp.sum(nats * weight) * SHARE
+
+    pairs = zip(jax.grad(whole, (0, 1))(hidden, head), jax.grad(parts, (0, 1))(hidden, head))
+    found[name] = [[float(np.abs(a - b).max()), float(np.abs(a).max())] for a, b in pairs]
+
+hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.bfloat16)
+head = jnp.asarray(9 * rng.normal(size=(D, V)), jnp.bfloat16)
+exact = token_losses.linear(ops, hidden.astype("float32"), head.astype("float32"), None, label, weight)[0]
+for name, parts in {"one": WHOLE, "two": TokenParts(2, 1, lambda array, _: array)}.items():
+    nats, _ = chunked(ops, parts, hidden, head, None, label, weight)
+    found[f"bfloat16 {name}"] = float(abs(nats - exact).max())
+    found[f"types {name}"] = [each.dtype.name for each in jax.grad(
+        lambda *of: jnp.sum(chunked(ops, parts, *of, None, label, weight)[0] * weight), (0, 1))(hidden, head)]
+print(json.dumps(found))
+"""
+found = answers(PROGRAM, SIGNS)
+
+
+@pytest.mark.parametrize("signs", SIGNS)
+def test_gradients_in_chunks_are_those_of_the_whole(found: Any, signs: str) -> None:
+    for apart, largest in found[signs]:
+        assert apart <= 1e-5 * largest  # float32, summed in another order
+        assert (largest > 0) == (signs != "none")
+
+
+@pytest.mark.parametrize("parts", ["one", "two"])
+def test_losses_of_bfloat16_are_float32_however_the_tokens_are_split(found: Any, parts: str) -> None:
+    assert found[f"bfloat16 {parts}"] < 1e-4, "a logit of 30 rounded to bfloat16 is off by 0.06"
+    assert found[f"types {parts}"] == ["bfloat16", "bfloat16"]

@@ -1,0 +1,107 @@
+"""The transformer on meshes of both engines computes what a plain implementation in JAX alone does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import forks
+from tests.engine.gpt_cases import OPTIONS
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+Arrays = dict[str, np.ndarray]
+# Float32 sums of the same terms in another order, through two blocks and four steps of an Adam whose epsilon of 1e-3
+# makes nothing of rounding: measured up to 4e-6 of an array's largest entry.
+RELATIVE = 2e-5
+# A softmax does not change when all of its scores do: the gradient of this bias is rounding and nothing else.
+ROUNDING = "attention/key/bias"
+# Beside the options of `gpt_cases`, on engine jax alone.
+ON_JAX: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"scan": True, "remat": "full"}),
+    ("segments", {"scan": True}),
+    ("tied", {"remat": "dots_saveable"}),
+    ("gpt2", {"fused_head": True}),
+    ("tied", {"fused_head": True, "scan": True}),
+    ("dropout", {"scan": True, "remat": "dots_saveable"}),
+    ("dropout", {"remat": "full"}),
+]
+# A mesh takes a minute and more. What each splits that no other does: weights in store; tokens, heads and examples;
+# heads over the axis of the tokens; heads over two axes; on jax also heads by four, a weight twice, tokens and store.
+SPLITS = ("batch8_fsdp", "batch2_sequence2_model2", "sequence4_of_heads", "model4_small2")
+ON_MESHES = {
+    "jax": (*SPLITS, "batch2_model4", "batch4_model2_both", "batch2_sequence4_fsdp"),
+    "keras_dtensor": SPLITS,
+}
+
+
+def key_of(name: str, more: dict[str, Any]) -> str:
+    """Returns what the worker calls a run."""
+    return ",".join([name, *(f"{option}={value}" for option, value in more.items())])
+
+
+def work(
+    folder: Path, engine: str, mesh: str, runs: list[tuple[str, dict[str, Any]]], *, brief: bool = False
+) -> Arrays:
+    """Runs the worker and returns its arrays."""
+    out = folder / f"{engine}_{mesh}.npz"
+    request = json.dumps({"engine": engine, "mesh": mesh, "runs": runs, "brief": brief})
+    command = [sys.executable, "-m", "tests.engine.gpt_worker", str(out), request]
+    library = "tensorflow" if engine == "keras_dtensor" else "jax"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = forks.run(command, library=library, cwd=ROOT, env=environment, timeout=1800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(out))
+
+
+def differences(expected: Arrays, got: Arrays, name: str, key: str, *, brief: bool = False) -> list[str]:
+    """Returns what of a run differs from the case's expectation by more than rounding."""
+    assert f"{key}:error" not in got, got[f"{key}:error"]
+    found = []
+    wanted = {each.partition(":")[2]: value for each, value in expected.items() if each.startswith(f"{name}:")}
+    assert "loss" in wanted
+    for path, value in wanted.items():
+        if ROUNDING in path or path == "eval" or (brief and path.startswith("gradient/")):
+            continue
+        apart = np.abs(got[f"{key}:{path}"] - value).max() / max(np.abs(value).max(), 1e-9)
+        if not apart <= RELATIVE:
+            found.append(f"{key}:{path} is off by {apart:.1e}")
+    return found
+
+
+def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_and_heads_split(tmp_path: Path) -> None:
+    run = ("llama", {"scan": True, "remat": "full"})
+    expected = work(tmp_path, "plain", "single", [("llama", {})])
+    got = work(tmp_path, "jax", "sequence2_model2", [run], brief=True)
+    assert differences(expected, got, "llama", key_of(*run), brief=True) == []
+
+
+def test_dtensor_takes_queries_over_one_axis_and_their_keys_over_another(tmp_path: Path) -> None:
+    expected = work(tmp_path, "plain", "single", [("llama", {})])
+    got = work(tmp_path, "keras_dtensor", "model4_small2", [("llama", {})])
+    assert differences(expected, got, "llama", "llama") == []
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
+    """Every case in JAX alone; with dropout, whose masks are the runner's own, by its engine on one device."""
+    folder = tmp_path_factory.mktemp("plain")
+    found = work(folder, "plain", "single", [(name, {}) for name in OPTIONS if name != "dropout"])
+    return found | work(folder, "jax", "single", [("dropout", {})])
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("engine", "mesh"), [(engine, mesh) for engine in ON_MESHES for mesh in ON_MESHES[engine]])
+def test_every_option_on_every_mesh_equals_the_plain_implementation(
+    plain: Arrays, tmp_path: Path, engine: str, mesh: str
+) -> None:
+    runs = [(name, dict[str, Any]()) for name in OPTIONS] + (ON_JAX if engine == "jax" else [])
+    got = work(tmp_path, engine, mesh, runs)
+    assert [each for name, more in runs for each in differences(plain, got, name, key_of(name, more))] == []

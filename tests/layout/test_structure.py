@@ -1,0 +1,143 @@
+"""Transformers whose sizes coincide, whose projections are shared or lie beside others: what each variable is."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.schema import LayoutConfig
+from runner.layout import auto
+from runner.layout.specs import Shape
+from tests.layout.test_transformers import AXES, M, gpt, placed, specs
+
+MOE = "block_0/moe/experts"
+
+
+def mixture(width: int = 32, hidden: int = 32) -> dict[str, Shape]:
+    """A block of attention and of 4 experts whose gate and up are one kernel, as GPT-OSS."""
+    kept = {path: shape for path, shape in gpt().items() if path.startswith("block_0/attention")}
+    return kept | {
+        f"{MOE}/gate_up_proj": (4, width, 2 * hidden),
+        f"{MOE}/gate_up_proj_bias": (4, 2 * hidden),
+        f"{MOE}/down_proj": (4, hidden, width),
+        f"{MOE}/down_proj_bias": (4, width),
+    }
+
+
+@pytest.mark.parametrize("hidden", [16, 32, 48])
+@pytest.mark.parametrize(("preset", "axis"), [("megatron", M), ("experts", "experts"), ("auto", M)])
+def test_a_mixture_with_gate_and_up_in_one_kernel_is_split_by_experts_as_wide_as_the_model_too(
+    hidden: int, preset: str, axis: str
+) -> None:
+    found = specs(mixture(hidden=hidden), preset, **{"batch": 2, axis: 4})
+    assert {path.removeprefix(f"{MOE}/"): spec for path, spec in found.items() if path.startswith(MOE)} == {
+        "gate_up_proj": (axis, None, None),
+        "gate_up_proj_bias": (axis, None),
+        "down_proj": (axis, None, None),
+        "down_proj_bias": (axis, None),
+    }
+
+
+def test_auto_does_not_say_of_a_large_variable_by_another_name_that_each_device_needs_it() -> None:
+    table: dict[str, Shape] = {"mixer/weights": (64, 64), "mixer/tensor": (4, 8, 8, 8), "norm/scale": (2048,)}
+    reasons = {each.path: each.reason for each in auto.propose(table, LayoutConfig(auto=True), AXES)}
+    assert reasons["mixer/weights"] == "no principle fits a variable of shape [64, 64] in mixer"
+    assert reasons["mixer/tensor"] == "no principle fits a variable of shape [4, 8, 8, 8] in mixer"
+    assert reasons["norm/scale"] == "no kernel: each device needs all of it"
+
+
+def test_an_attention_without_key_or_value_of_its_own_is_split_by_its_heads() -> None:
+    first: dict[str, Shape] = {"query/kernel": (4, 32, 16), "attention_output/kernel": (4, 16, 32)}
+    flat: dict[str, Shape] = {"q_proj/kernel": (32, 64), "o_proj/kernel": (64, 32), "q_norm/scale": (16,)}
+    for table, query, output in (
+        (first, (M, None, None), (M, None, None)),  # Gemma 4's layers that attend to another's keys and values
+        (first | {"key/kernel": (1, 32, 16)}, (M, None, None), (M, None, None)),  # and those whose value is the key
+        (flat, (None, M), (M, None)),
+        (flat | {"k_proj/kernel": (32, 16)}, (None, M), (M, None)),
+    ):
+        found = specs({f"block/attention/{path}": shape for path, shape in table.items()})
+        assert list(found.values()) == [query, output], "one key head is whole"
+
+
+@pytest.mark.parametrize("out", ["o_proj", "out_proj", "attention_output", "proj"])
+@pytest.mark.parametrize("down", ["down_proj", "mlp_out"])
+def test_an_attention_is_known_in_one_layer_with_its_feed_forward(out: str, down: str) -> None:
+    mlp: dict[str, Shape] = {"gate_proj": (32, 48), "up_proj": (32, 48), down: (48, 32)}
+    heads: dict[str, Shape] = dict.fromkeys(("q_proj", "k_proj", "v_proj"), (32, 32))
+    table = {f"b/{name}/kernel": shape for name, shape in (mlp | heads | {out: (32, 32)}).items()}
+    if out == "proj" and down == "mlp_out":  # the weaker name gives way
+        assert f"b/{out}/kernel" not in specs(table)
+        return
+    assert specs(table) == {
+        f"b/{name}/kernel": (M, None) if name in (out, down) else (None, M) for name in (*mlp, *heads, out)
+    }
+
+
+def test_a_linear_attention_is_not_taken_for_one_with_heads() -> None:
+    table: dict[str, Shape] = {"b/in_proj_qkv/kernel": (32, 128), "b/in_proj_z/kernel": (32, 64)}
+    table |= {"b/in_proj_a/kernel": (32, 8), "b/out_proj/kernel": (64, 32), "norm/scale": (32,)}
+    assert "b/in_proj_qkv/kernel" not in specs(table)
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(16, 32), (32, 16), (12, 16), (20, 8)])
+def test_experts_without_a_gate_go_by_the_attentions_width_and_by_no_norm_of_a_head(width: int, hidden: int) -> None:
+    table = gpt(dim=width, heads=4) | {
+        f"{MOE}/up": (4, width, hidden),
+        f"{MOE}/down": (4, hidden, width),
+        "block_0/attention/query_norm/scale": (hidden,),
+    }
+    found = specs(table)
+    assert (found[f"{MOE}/up"], found[f"{MOE}/down"]) == ((None, None, M), (None, M, None))
+
+
+@pytest.mark.parametrize("width", [16, 24])
+def test_attention_with_its_heads_first_is_known_where_a_head_is_as_wide_as_the_model(width: int) -> None:
+    table: dict[str, Shape] = {f"b/{name}/kernel": (4, width, 16) for name in ("query", "key", "value")}
+    table["b/output/kernel"] = (4, 16, width)
+    for norm in ({}, {"norm/scale": (width,)}):
+        found = placed(table | norm)
+        assert found["b/query/kernel"].reason == "4 heads of b, model divides them"
+        assert {each.spec for path, each in found.items() if path.endswith("kernel")} == {(M, None, None)}
+
+
+def test_xlnets_form_is_known_by_the_models_width_where_a_head_is_as_wide_as_there_are_heads() -> None:
+    table: dict[str, Shape] = {f"b/{name}/kernel": (32, 8, 8) for name in ("query", "key", "value", "output")}
+    assert set(specs(table | {"norm/scale": (32,)}).values()) == {(None, M, None)}
+
+
+def test_a_norm_of_all_queries_at_once_tells_no_heads_width() -> None:
+    table: dict[str, Shape] = {f"b/{name}_proj/kernel": (32, 32) for name in "qkvo"}
+    found = placed(table | {"b/q_norm/scale": (32,), "b/k_norm/scale": (32,)})  # as OLMo 2's
+    assert found["b/q_proj/kernel"].reason == "32 columns of the heads of b, model divides them"
+    assert found["b/o_proj/kernel"].spec == (M, None)
+    found = placed(table | {"b/q_norm/scale": (8,), "b/k_norm/scale": (8,)})
+    assert found["b/q_proj/kernel"].reason == "4 heads of b, model divides them"
+
+
+def test_an_adapter_is_split_in_store_as_its_kernel_is() -> None:
+    table = gpt() | {
+        "block_0/attention/query/lora_kernel_a": (32, 4, 2),
+        "block_0/attention/query/lora_kernel_b": (2, 8),
+        "block_0/feedforward/up/lora_kernel_a": (32, 2),
+        "block_0/feedforward/up/lora_kernel_b": (2, 48),
+        "block_0/feedforward/down/lora_kernel_a": (48, 2),
+        "block_0/feedforward/down/lora_kernel_b": (2, 32),
+    }
+    assert {path: spec for path, spec in specs(table, "fsdp_megatron").items() if "lora" in path} == {
+        "block_0/attention/query/lora_kernel_a": ("batch", M, None),
+        "block_0/feedforward/up/lora_kernel_a": ("batch", None),
+        "block_0/feedforward/up/lora_kernel_b": (None, M),
+        "block_0/feedforward/down/lora_kernel_a": (M, None),
+        "block_0/feedforward/down/lora_kernel_b": (None, "batch"),
+    }
+    whole = placed(table)["block_0/feedforward/up/lora_kernel_a"]
+    assert whole.reason == "its other half lies as block_0/feedforward/up/kernel does"
+    assert not whole.passed, "which is as it should be"
+
+
+def test_an_attention_whose_output_lies_one_level_up_is_known() -> None:
+    table: dict[str, Shape] = {f"layer_0/attention/self/{name}/kernel": (32, 32) for name in ("query", "key", "value")}
+    table |= {"layer_0/attention/output/dense/kernel": (32, 32), "layer_0/attention/output/LayerNorm/gamma": (32,)}
+    table |= {"layer_0/intermediate/dense/kernel": (32, 48), "layer_0/output/dense/kernel": (48, 32)}
+    assert specs(table) == {  # as Hugging Face's BERT
+        path: (M, None) if "output/dense" in path else (None, M) for path, shape in table.items() if len(shape) == 2
+    }

@@ -1,0 +1,123 @@
+"""Builds models of KerasHub on JAX and prints what they are as JSON: `python -m tests.model.hub_worker FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from runner.config.errors import ConfigError
+from runner.config.schema import ModelConfig
+from runner.config.schema_task import TaskConfig
+from runner.data.base import ArraySpec
+from runner.engine.base import DataSpec
+from runner.engine.jax import private
+from runner.engine.jax.adapter import Keras3Factory
+from runner.engine.jax.names import Names
+from runner.engine.jax.tuning import train_alone
+from runner.model import keras_hub as hub
+from runner.model import stored
+from runner.task import make_task
+
+T, V = 8, 24
+TARGET = "runner.model.keras_hub.build"
+SIZES = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16, "max_sequence_length": T}
+
+
+def language() -> DataSpec:
+    """Tokens of documents, and the next of each."""
+    arrays = {name: ArraySpec((T,), "int32", ("sequence",)) for name in ("tokens", "segments", "label")}
+    return DataSpec(arrays, make_task(TaskConfig("language_model", options={"vocabulary": V}), arrays))
+
+
+def classes() -> DataSpec:
+    """Tokens, and a class."""
+    arrays = {"tokens": ArraySpec((T,), "int32", ("sequence",)), "label": ArraySpec((), "int32", names=("a", "b"))}
+    return DataSpec(arrays, make_task(TaskConfig(), arrays))
+
+
+def factory(data: DataSpec, trainable: list[str] | None = None, **options: Any) -> Keras3Factory:
+    """Returns the factory of a config."""
+    return Keras3Factory(ModelConfig(TARGET, options, trainable), data, 0)
+
+
+def refused(data: DataSpec, trainable: list[str] | None = None, **options: Any) -> str:
+    """Returns the words of a refusal."""
+    try:
+        factory(data, trainable, **options).build()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def trained(model: keras.Model) -> list[str]:
+    """Returns the paths of what is trained."""
+    paths = {id(variable): path for path, variable in Names(model).variables.items()}
+    return [paths[id(variable)] for variable in model.trainable_variables]
+
+
+def normalizing(pattern: str) -> list[str]:
+    """Returns the layers that are not frozen of a batch normalisation without variables to train and a dense layer."""
+    inputs = keras.Input((4,))
+    x = keras.layers.BatchNormalization(center=False, scale=False, name="norm")(inputs)
+    x = keras.layers.BatchNormalization(name="other")(keras.layers.Dense(3, name="first")(x))
+    model = keras.Model(inputs, keras.layers.Dense(2, name="last")(x))
+    train_alone(model, [pattern, "last/bias"])
+    return [layer.name for layer in model.layers[1:] if layer.trainable]
+
+
+def main() -> None:
+    """Prints what the tests ask."""
+    folder, found = Path(sys.argv[1]), {}
+    gpt = {"backbone": "GPT2Backbone", **SIZES}
+    model = factory(language(), **gpt).build()
+    found["loaded"] = [name for name in ("tensorflow", "tensorflow_text") if name in sys.modules]
+    found["paths"] = list(Names(model).variables)
+    found["same"] = [v.path for v in model.weights] == found["paths"]
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, V, (2, T)).astype(np.int32)
+    batch = {"tokens": tokens, "segments": np.asarray([[1] * T, [1] * 5 + [0] * 3], np.int32)}
+    logits = np.asarray(model(batch, training=False))
+    found["shape"] = list(logits.shape)
+
+    body = next(layer for layer in model._flatten_layers() if type(layer).__name__ == "GPT2Backbone")
+    stock = hub.keras_hub.models.GPT2CausalLM(backbone=body, preprocessor=None)
+    given = {"token_ids": tokens, "padding_mask": (batch["segments"] > 0).astype(np.int32)}
+    found["stock"] = float(np.abs(np.asarray(stock(given, training=False)) - logits).max())
+
+    sys.modules["tensorflow"] = None  # type: ignore[assignment] # Keras's saving asks for it: ten seconds
+    body.save_to_preset(str(folder / "preset"))
+    tuned = factory(language(), preset=str(folder / "preset"), lora_rank=2)
+    again = tuned.build()
+    found["preset"] = float(np.abs(np.asarray(again(batch, training=False)) - logits).max())
+    found["adapters"] = trained(again)
+    abstract = tuned.traced()
+    found["held"] = [isinstance(v.value, jax.core.Tracer) for v in abstract.weights].count(False)
+    told, names = stored.given(abstract), Names(abstract).variables
+    kernel = "transformer_layer_0/self_attention/query/kernel"
+    part = told[id(names[kernel])].read((slice(2, 4), slice(None), slice(1, 3)))
+    found["part"] = bool((part == np.asarray(Names(model).variables[kernel].value)[2:4, :, 1:3]).all())
+    found["told"] = sorted(path for path, variable in names.items() if id(variable) not in told)
+    found["assign"] = private.KerasVariable.assign.__qualname__
+
+    found["frozen"] = trained(factory(language(), [".*/bias", "layer_norm/.*"], **gpt).build())
+    found["normalizing"] = [normalizing(pattern) for pattern in ("last/.*", ".*")]
+    found["nothing"] = refused(language(), ["transformer_layer_9/.*"], **gpt)
+    found["other_task"] = refused(language(), **gpt, task="TextClassifier")
+    bert = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).traced()
+    found["classifier"] = [type(layer).__name__ for layer in bert.layers], [list(o.shape) for o in bert.outputs]
+    found["needed"] = refused(classes(), backbone="BertBackbone", **SIZES)
+    (folder / "foreign").mkdir()
+    content = json.loads((folder / "preset" / "config.json").read_text())
+    (folder / "foreign" / "config.json").write_text(json.dumps(content | {"module": "os"}))
+    found["foreign"] = refused(language(), preset=str(folder / "foreign"))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

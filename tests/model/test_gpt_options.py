@@ -1,0 +1,96 @@
+"""What of a transformer's options is refused from the config alone, and in which words."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from runner.config.errors import ConfigError
+from runner.config.schema import ModelConfig
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import ArraySpec
+from runner.host import paths
+from runner.model import gpt, gpt_options
+from runner.task.base import OutputSpec
+
+TOKENS = {"tokens": ArraySpec((16,), "int32", ("sequence",))}
+
+
+def preset(**options: Any) -> ModelConfig:
+    """Returns the config of `model=gpt` with some options changed."""
+    held = dict(OmegaConf.load(paths.conf_dir() / "model" / "gpt.yaml"))
+    return ModelConfig(held.pop("_target_"), {**held, **options})
+
+
+@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+def test_the_preset_passes_on_both_engines(engine: str) -> None:
+    gpt_options.check(preset(), engine)
+
+
+def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"leave it out, or set against\.engine=jax"):
+        gpt_options.check(preset(scan=True), "keras_dtensor", "against.engine")
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "said"),
+    [
+        ({"heads": 5}, "jax", "model.heads=5 is refused: a divisor of model.dim=128; set model.dim=130"),
+        ({"key_value_heads": 3}, "jax", "model.key_value_heads=3 is refused: a divisor of model.heads=4"),
+        ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary is refused: an even model.dim"),
+        ({"heads": 3, "positions": "rotary"}, "jax", "a divisor of model.dim=128; set model.dim=132"),
+        ({"norm": "batch"}, "jax", "model.norm=batch is refused: one of layer, rms; set model.norm=layer"),
+        ({"remat": "everything"}, "jax", "model.remat=everything is refused: one of none, full"),
+        ({"remat": "full"}, "keras_dtensor", "model.remat=full is refused: it needs Keras on JAX"),
+        ({"scan": True}, "keras_dtensor", "model.scan=True is refused: it needs Keras on JAX"),
+        ({"fused_head": True}, "keras_dtensor", "model.fused_head=True is refused: it needs Keras on JAX"),
+        ({"depth": 0}, "jax", "model.depth=0 is refused: at least 1"),
+        ({"wavelength": 0.0}, "jax", "model.wavelength=0.0 is refused: above 0; set model.wavelength=10000.0"),
+        ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05 is refused: above 0; set model.epsilon=1e-05"),
+        ({"dropout": 1.0}, "jax", "model.dropout=1.0 is refused: from 0 to below 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_its_key(options: dict[str, Any], engine: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        gpt_options.check(preset(**options), engine)
+    assert said in str(raised.value)
+    if engine == "jax":  # the builder says the same to whoever calls it
+        with pytest.raises(ValueError, match="is refused"):
+            gpt.build(SimpleNamespace(ops=None), TOKENS, OutputSpec(64), **options)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "options", "said"),
+    [
+        ({**TOKENS, "image": ArraySpec((8, 8, 1), "float32")}, OutputSpec(64), {}, "it takes whole numbers"),
+        ({"tokens": ArraySpec((16,), "float32")}, OutputSpec(64), {}, "it takes whole numbers"),
+        (TOKENS, OutputSpec(None), {}, "set task.vocabulary"),
+        (TOKENS, OutputSpec(64), {"max_length": 8}, "model.max_length=8 must be at least the row's 16 tokens"),
+    ],
+)
+def test_what_only_the_data_tells_is_refused_by_the_builder(
+    inputs: dict[str, ArraySpec], outputs: OutputSpec, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        gpt.build(SimpleNamespace(ops=None), inputs, outputs, **options)
+
+
+def test_another_builders_options_pass() -> None:
+    gpt_options.check(ModelConfig("my_models.build", {"heads": 5}), "jax")
+
+
+def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() -> None:
+    text, images = DatasetConfig("pydoc", sequence_length=16), DatasetConfig("digits")
+    gpt_options.check_rows(preset(), text)
+    gpt_options.check_rows(preset(max_length=16), text)
+    gpt_options.check_rows(preset(max_length=8), images)
+    with pytest.raises(ConfigError) as raised:
+        gpt_options.check_rows(preset(max_length=8), text)
+    assert str(raised.value) == (
+        "model.max_length=8 is refused: at least dataset.sequence_length=16, the tokens of a row; set "
+        "model.max_length=16, or leave it out"
+    )

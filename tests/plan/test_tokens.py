@@ -1,0 +1,56 @@
+"""The operations of a language model's step, by hand, of the variables that models of several kinds have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.plan.tokens import step_flops
+
+TOKENS, LENGTH, D, HEADS, K, F = 64, 16, 8, 2, 3, 20
+ATTENTION = 12 * LENGTH * HEADS * K  # a token
+SHAPES_OF_HUB = Path(__file__).parents[1] / "layout" / "keras_hub_shapes.json"
+
+
+def shapes(vocabulary: int, *, head: bool = True) -> dict[str, tuple[int, ...]]:
+    made: dict[str, tuple[int, ...]] = {
+        "token_embedding/embeddings": (vocabulary, D),
+        "position_embedding/embeddings": (LENGTH, D),
+        "block_0/attention/query/kernel": (D, HEADS, K),
+        "block_0/attention/key/kernel": (D, HEADS, K),
+        "block_0/attention/value/kernel": (D, HEADS, K),
+        "block_0/attention/output/kernel": (HEADS, K, D),
+        "block_0/feedforward/up/kernel": (D, F),
+        "block_0/feedforward/down/kernel": (F, D),
+        "norm/scale": (D,),
+    }
+    return made | ({"head/kernel": (D, vocabulary)} if head else {})
+
+
+INNER = 4 * D * HEADS * K + 2 * D * F + D  # parameters that are neither of the tables nor of the head
+
+
+@pytest.mark.parametrize("vocabulary", [50, D, F, LENGTH])
+@pytest.mark.parametrize("head", [True, False])
+def test_operations_are_six_a_parameter_and_those_of_attention(vocabulary: int, head: bool) -> None:
+    made = shapes(vocabulary, head=head)
+    wanted = TOKENS * (6 * (INNER + D * vocabulary) + ATTENTION)
+    assert step_flops(made, set(made), TOKENS, LENGTH, vocabulary) == wanted, "a table without a head is the head"
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_a_frozen_parameter_has_four_and_adapters_have_six(head: bool) -> None:
+    query = "block_0/attention/query"
+    made = shapes(50, head=head) | {f"{query}/lora_kernel_a": (D, HEADS, 2), f"{query}/lora_kernel_b": (2, K)}
+    trained = {path for path in made if "lora" in path}
+    wanted = TOKENS * (4 * (INNER + D * 50) + 6 * (D * HEADS * 2 + 2 * K) + ATTENTION)
+    assert step_flops(made, trained, TOKENS, LENGTH, 50) == wanted
+
+
+@pytest.mark.parametrize("model", ["GPT2Backbone", "GemmaBackbone", "Gemma3Backbone", "Llama3Backbone"])
+def test_attention_of_a_kernel_of_either_form_is_counted_by_its_heads(model: str) -> None:
+    found = json.loads(SHAPES_OF_HUB.read_text())[model]
+    longer = step_flops(found, set(found), 1, LENGTH + 1, 96) - step_flops(found, set(found), 1, LENGTH, 96)
+    assert longer == 12 * 4 * 8, "one block, four heads of width eight"

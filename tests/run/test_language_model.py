@@ -1,0 +1,184 @@
+"""A language model from its command lines: metrics, samples, the same losses on a mesh and in several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from tests import forks
+from tests.docs import pages
+from tests.processes.running import differences, last
+
+pytestmark = pytest.mark.campaign
+
+ROOT = Path(__file__).parents[2]
+TEXT = [
+    "dataset=pydoc",
+    "task=language_model",
+    "model=gpt",
+    "model.dim=16",
+    "model.depth=1",
+    "dataset.sequence_length=16",
+    "dataset.batch_size=8",
+    "dataset.eval_batch_size=32",
+    "trainer.epochs=2",
+    "trainer.steps_per_epoch=6",
+    "trainer.limit_eval_batches=2",
+    "task.sample.tokens=5",
+    "task.sample.prompt=def",
+    "tracking=none",
+]
+LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
+
+
+def run(folder: Path, module: str, *overrides: str, engine: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder.parent)}
+    command = [sys.executable, "-m", module, *overrides]
+    done = forks.run(command, library=LIBRARIES[engine], cwd=folder, env=environment, timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done
+
+
+def trained(folder: Path, engine: str, *overrides: str) -> tuple[dict[str, Any], dict[str, str], str]:
+    """Returns a run's summary, its samples by file, and what it printed."""
+    where = folder / "run"
+    done = run(folder, "runner", *TEXT, f"engine={engine}", f"hydra.run.dir={where}", *overrides, engine=engine)
+    texts = {path.name: path.read_text() for path in sorted((where / "samples").iterdir())}
+    return json.loads((where / "summary.json").read_text()), texts, done.stdout
+
+
+@pytest.mark.parametrize("engine", list(LIBRARIES))
+def test_a_mesh_has_the_losses_and_the_samples_of_one_device(tmp_path: Path, engine: str) -> None:
+    one, texts, said = trained(tmp_path / "one", engine, "mesh=single")
+    assert list(texts) == ["step_000000006.txt", "step_000000012.txt"]
+    last = texts["step_000000012.txt"]
+    assert last.startswith("step 12, seed 1337\n--- greedy\ndef")
+    assert "\n--- temperature 0.8\ndef" in last
+    assert "sample of samples/step_000000012.txt:" in said
+    assert {"eval_perplexity", "eval_bits_per_byte", "eval_accuracy", "tokens_per_second"} <= set(one)
+    mesh, others, _ = trained(tmp_path / "mesh", engine, "mesh=batch4_model2", "layout=megatron")
+    for name in ("train_loss", "eval_loss", "eval_perplexity", "eval_bits_per_byte"):
+        assert mesh[name] == pytest.approx(one[name], rel=1e-4), name  # twelve steps of Adam, of sums in another order
+    assert others == texts
+    done = run(tmp_path / "one", "runner.evaluate", "run=latest", "evaluate.prompt=class", engine=engine)
+    assert "--- greedy\n  class" in done.stdout
+
+
+def in_folder(folder: Path, engine: str, *overrides: str) -> None:
+    """Trains where `last` finds the checkpoints."""
+    run(folder, "runner", f"trainer.checkpoint.folder={folder / 'checkpoints'}", *overrides, engine=engine)
+
+
+BPE = ["dataset.tokenizer=bpe", "dataset.vocabulary_size=320", "dataset.end_token='<|end|>'"]
+TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("jax", [*BPE, "engine.precision=bfloat16"]),
+        ("keras_dtensor", BPE),
+        ("jax", ["model.scan=true", "model.tied=true"]),
+    ],
+)
+def test_a_run_resumes_bit_for_bit_and_its_export_writes_what_the_run_writes(
+    tmp_path: Path, engine: str, options: list[str]
+) -> None:
+    chosen = [*TEXT, f"engine={engine}", "mesh=batch4_model2", "layout=fsdp_megatron", *options]
+    straight, again = tmp_path / "straight", tmp_path / "again"
+    in_folder(straight, engine, *chosen)
+    in_folder(again, engine, *[one for one in chosen if one != "trainer.epochs=2"], "trainer.epochs=1")
+    in_folder(again, engine, "resume=latest", "trainer.epochs=2")
+    assert differences(last(straight), last(again)) == {}
+
+    saved = f"trainer.checkpoint.folder={again / 'checkpoints'}"
+    said = run(again, "runner.evaluate", "run=latest", "evaluate.prompt='The import'", saved, engine=engine).stdout
+    greedy = said.partition("--- greedy\n  ")[2].partition("\n")[0]
+    assert greedy.startswith("The import")
+    run(again, "runner.export", "run=latest", "export.folder=served", "dataset.test='test[:32]'", saved, engine=engine)
+    assert {"tokenizer.json", "saved_model", "export.json"} <= {path.name for path in (again / "served").iterdir()}
+    (again / "generate.py").write_text(pages.files("language_models")["generate.py"])
+    done = subprocess.run(
+        [sys.executable, "generate.py", "served", "The import"], cwd=again, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith(greedy)
+
+
+# Bit for bit on DTensor. XLA's products on CPUs add up in an order that goes by a process's threads: one process that
+# is held to one core differs from itself by as much.
+RELATIVE = 2e-5
+ROUNDING = "attention/key/bias"  # whose gradient is nothing else
+
+
+@pytest.mark.parametrize(
+    ("engine", "mesh", "layout"),
+    [
+        ("jax", "mesh=batch2", "fsdp"),
+        ("jax", TWICE, "megatron"),
+        ("jax", TWICE, "fsdp_megatron"),
+        ("keras_dtensor", TWICE, "megatron"),
+    ],
+)
+def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, engine: str, mesh: str, layout: str) -> None:
+    chosen = [*TEXT, f"engine={engine}", mesh, f"layout={layout}", "model.dropout=0.1"]
+    in_folder(tmp_path / "one", engine, *chosen)
+    in_folder(tmp_path / "two", engine, *chosen, "cluster=local", "cluster.processes=2")
+    one, two = last(tmp_path / "one"), last(tmp_path / "two")
+    apart = differences(one, two)
+    if engine == "jax":
+        largest = {path: float(np.abs(one[path]).max(initial=0.0)) for path in one}
+        largest |= {key: float(np.abs(values).max(initial=0.0)) for key, values in one.history().items()}
+        apart = {key: each for key, each in apart.items() if ROUNDING not in key and each > RELATIVE * largest[key]}
+    assert apart == {}
+
+
+@pytest.mark.parametrize("engine", list(LIBRARIES))
+def test_several_processes_are_proven(tmp_path: Path, engine: str) -> None:
+    chosen = [one for one in TEXT if not one.startswith("task.sample")]
+    several = [TWICE, "layout=megatron", "cluster=local", "cluster.processes=2", "verify.steps=4"]
+    done = run(tmp_path / "here", "runner.verify", *chosen, f"engine={engine}", *several, engine=engine)
+    assert "proven: 4 steps" in done.stdout
+
+
+def test_a_tokenizers_file_may_be_gone_but_not_another_when_its_run_is_evaluated(tmp_path: Path) -> None:
+    folder, file = tmp_path / "one", tmp_path / "tokenizer.json"
+    text = "".join(f"{number} is {number % 7} more than a multiple of seven.\n" for number in range(2000))
+    (tmp_path / "notes.txt").write_text(text)
+    learned = tokenizers.ByteLevelBPETokenizer()
+    learned.train_from_iterator([text], vocab_size=300, show_progress=False)
+    learned.save(str(file))
+    own = ["dataset=text", f"dataset.path={tmp_path / 'notes.txt'}", f"dataset.tokenizer={file}"]
+    in_folder(folder, "jax", *own, *TEXT[1:], "task.sample.prompt=7", "engine=jax", "mesh=batch2")
+    saved = f"trainer.checkpoint.folder={folder / 'checkpoints'}"
+
+    def evaluated(where: str) -> Any:
+        run(folder, "runner.evaluate", "run=latest", saved, f"hydra.run.dir={where}", engine="jax")
+        (report,) = (path for path in (folder / where).glob("*.json") if "metrics" in path.read_text())
+        return json.loads(report.read_text())["metrics"]
+
+    there = evaluated("there")
+    assert there["perplexity"] > 1
+    file.rename(tmp_path / "moved.json")
+    assert evaluated("gone") == there
+    learned.add_tokens(["seven"])
+    learned.save(str(file))
+    done = forks.run(
+        [sys.executable, "-m", "runner.evaluate", "run=latest", saved],
+        library="jax",
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)},
+        timeout=900,
+    )
+    assert done.returncode == 2, done.stdout[-2000:]
+    assert "dataset.tokenizer" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

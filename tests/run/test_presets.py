@@ -1,0 +1,102 @@
+"""Presets of KerasHub from the command line: fine-tuned under fsdp, resumed, evaluated, exported and loaded again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.optim.paths import is_variable
+from tests import forks
+from tests.processes.running import differences, last
+
+pytestmark = pytest.mark.campaign
+
+ROOT = Path(__file__).parents[2]
+FSDP = ["engine=jax", "mesh=batch8", "layout=fsdp", "model=keras_hub", "trainer.limit_eval_batches=2"]
+TEXT = ["task=language_model", "dataset=pydoc", "dataset.sequence_length=16", "dataset.batch_size=8"]
+TEXT += ["dataset.test='test[:32]'", "trainer.steps_per_epoch=3", "task.sample.tokens=4"]
+SENTENCES = ["dataset=arrays", "dataset.path=sentences.npz", "dataset.batch_size=16", "trainer.steps_per_epoch=3"]
+# KerasHub's dropout is on in training, so that the seed is part of what resumes.
+ADAPTERS = re.compile(r".*self_attention(_layer)?/(query|value)/lora_kernel_[ab]")
+KEY_BIASES = {"transformer_layer_1/self_attention/key/bias"}  # whose gradient is nothing but rounding
+# A float32 sum of the kernel and its adapter, in another order than the adapter on its own.
+RELATIVE = 1e-5
+
+
+def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a module with its arguments and checks that it ends well."""
+    folder.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder.parent)}
+    command = [sys.executable, "-m", *words]
+    done = forks.run(command, library="jax", cwd=folder, env=environment, timeout=1800)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done
+
+
+def run(folder: Path, module: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of the runner, whose checkpoints lie in the folder."""
+    own = [f"trainer.checkpoint.folder={folder / 'checkpoints'}", f"hydra.run.dir={folder / 'run'}"]
+    return start(folder, module, "tracking=none", *overrides, *own)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("presets")
+    start(folder, "tests.run.preset_worker", "make", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "options"),
+    [
+        ("gpt2", 4, TEXT),
+        ("bert", 4, SENTENCES),
+        ("gpt2", 0, [*TEXT, 'model.trainable=["transformer_layer_1/.*/bias","layer_norm/.*"]']),
+    ],
+    ids=["lora", "lora_of_a_classifier", "patterns"],
+)
+def test_a_preset_is_fine_tuned_resumed_evaluated_exported_and_loaded_again(
+    tmp_path: Path, made: Path, name: str, rank: int, options: list[str]
+) -> None:
+    chosen = [*FSDP, *options, f"model.preset={name}", *([f"model.lora_rank={rank}"] if rank else [])]
+    straight, again = tmp_path / "straight", tmp_path / "again"
+    for folder in (straight, again):
+        shutil.copytree(made, folder)
+    run(straight, "runner", *chosen, "trainer.epochs=2")
+    plan = json.loads((straight / "run" / "plan.json").read_text())
+    kernels = [one for one in plan["variables"] if re.fullmatch(r".*self_attention(_layer)?/\w+/kernel", one["path"])]
+    assert len(kernels) == 8
+    assert all("batch" in one["spec"] for one in kernels), "fsdp splits the kernels of these sizes"
+
+    run(again, "runner", *chosen, "trainer.epochs=1")
+    run(again, "runner", "resume=latest", "trainer.epochs=2")
+    assert differences(last(straight), last(again)) == {}
+    run(again, "runner.evaluate", "run=latest")
+    evaluated = json.loads((again / "run" / "evaluate.json").read_text())
+    trained = json.loads((straight / "run" / "summary.json").read_text())
+    assert evaluated["loss"] == trained["eval_loss"]
+
+    run(again, "runner.export", "run=latest", "export.folder=exported")
+    done = start(again, "tests.run.preset_worker", "check", name, str(rank), str(again))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["difference"] <= RELATIVE * found["scale"]
+    assert (found["unknown"], found["missing"]) == ([], [])
+    wanted = trained_of(name, rank, list(last(again)))
+    assert wanted - KEY_BIASES <= set(found["moved"]) <= wanted
+    assert (again / "exported" / "tokenizer.json").exists() == (name == "gpt2")
+
+
+def trained_of(name: str, rank: int, paths: list[str]) -> set[str]:
+    """Returns the paths that may move."""
+    pattern = ADAPTERS.pattern if rank else r"transformer_layer_1/.*/bias|layer_norm/.*"
+    if name == "bert":
+        pattern += "|logits/.*"
+    return {path for path in paths if is_variable(path) and re.fullmatch(pattern, path)}

@@ -1,0 +1,261 @@
+"""The task of language models: what counts, what is refused, what is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from runner.config.errors import ConfigError
+from runner.config.schema_task import LanguageModelOptions, TaskConfig
+from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
+from runner.data.vocabulary import Vocabulary
+from runner.task import generation, make_task, namespace
+from runner.task.base import Task
+from runner.task.token_losses import of_logits
+
+B, T, V = 4, 6, 257
+OPS = namespace.of(np)
+ROW = ArraySpec((T,), "int32", ("sequence",))
+SPECS = {"tokens": ROW, "label": ROW, "label_weight": ArraySpec((T,), "float32", ("sequence",))}
+
+
+def config(example_weight: str | None = None, inputs: list[str] | None = None, **options: Any) -> TaskConfig:
+    made = asdict(LanguageModelOptions(**options))
+    return TaskConfig("language_model", [], inputs, example_weight, made)
+
+
+def task(specs: dict[str, ArraySpec] | None = None, end: str | None = "<end>", **options: Any) -> Task:
+    return make_task(config(**options), specs or SPECS, vocabulary=Vocabulary("bytes", end))
+
+
+def drawn() -> tuple[dict[str, Array], Array]:
+    """Returns a batch whose last example is padding, and logits, NaN in it."""
+    rng = np.random.default_rng(3)
+    batch = {
+        "tokens": rng.integers(0, V, (B, T)).astype(np.int32),
+        "label": rng.integers(0, V, (B, T)).astype(np.int32),
+        "label_weight": np.array([[1] * T, [1] * 3 + [0] * 3, [0] * T, [1] * T], np.float32),
+        WEIGHT: np.array([1, 1, 1, 0], np.float32),
+    }
+    batch["label"][0, 0] = 256
+    logits = rng.normal(scale=3, size=(B, T, V))
+    logits[0, 1, batch["label"][0, 1]] = 50
+    logits[-1] = np.nan
+    return batch, logits
+
+
+def test_tokens_of_a_users_own_arrays_can_be_split_as_those_of_text() -> None:
+    specs = {"tokens": ArraySpec((T,), "int32"), "label": ArraySpec((T,), "int32"), "mask": ArraySpec((T, T), "int32")}
+    found = make_task(config(inputs=["tokens", "mask"], vocabulary=V), specs).arrays
+    assert {name: spec.dims for name, spec in found.items()} == {
+        "tokens": ("sequence",),
+        "label": ("sequence",),
+        "mask": ("sequence", ""),
+    }
+
+
+def test_means_are_over_counted_tokens() -> None:
+    made, (batch, logits) = task(), drawn()
+    np.testing.assert_array_equal(made.weights(batch), [6, 3, 0, 0])
+    shifted = logits - logits.max(-1, keepdims=True)
+    nats = np.log(np.exp(shifted).sum(-1)) - np.take_along_axis(shifted, batch["label"][..., None], -1)[..., 0]
+    counts = batch["label_weight"] * batch[WEIGHT][:, None]
+    whole = np.where(counts > 0, nats, 0).sum()
+    np.testing.assert_allclose(made.loss(OPS, logits, batch).sum(), whole)
+    totals = {name: np.asarray(value) for name, value in made.totals(OPS, logits, batch).items()}
+    summary = made.summary(made.addends(totals))
+    assert list(summary) == ["perplexity", "bits_per_byte", "accuracy"] == list(made.directions)[1:]
+    assert summary["perplexity"] == pytest.approx(math.exp(whole / 9))
+    assert summary["bits_per_byte"] == pytest.approx(whole / math.log(2) / 8), "the end of a document is no byte"
+    assert summary["accuracy"] == pytest.approx(((logits.argmax(-1) == batch["label"]) * counts).sum() / 9)
+
+
+def test_a_model_may_leave_the_logits_to_the_loss() -> None:
+    made, (batch, _) = task(), drawn()
+    rng = np.random.default_rng(0)
+    hidden, head, bias = rng.normal(size=(B, T, 5)), rng.normal(size=(5, V)), rng.normal(size=V)
+    parts = {"hidden": hidden, "head": head, "head_bias": bias}
+    np.testing.assert_allclose(made.loss(OPS, parts, batch), made.loss(OPS, hidden @ head + bias, batch))
+    made.check_named({"hidden": (None, T, 5), "head": (5, V), "head_bias": (V,)})
+    with pytest.raises(ConfigError, match=r"gives hidden \[None, 6, 5\], head \[5, 9\]; allowed are logits"):
+        made.check_named({"hidden": (None, T, 5), "head": (5, 9)})
+
+
+def test_weights_of_examples_weigh_the_loss_and_not_the_perplexity() -> None:
+    specs = {**SPECS, "own": ArraySpec((), "float32")}
+    made, plain, (batch, logits) = task(specs, example_weight="own"), task(), drawn()
+    batch["own"] = np.array([2.0, 0.5, 1.0, 1.0], np.float32)
+    np.testing.assert_allclose(made.loss(OPS, logits, batch), plain.loss(OPS, logits, batch) * batch["own"])
+    np.testing.assert_allclose(made.totals(OPS, logits, batch)["entropy"], plain.loss(OPS, logits, batch))
+
+
+def test_of_equal_logits_the_first_is_the_likeliest() -> None:
+    logits = np.array([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
+    assert of_logits(OPS, logits, np.array([1, 0], np.int32))[1].tolist() == [1, 1]
+    assert of_logits(OPS, logits, np.array([2, 1], np.int32))[1].tolist() == [0, 0]
+
+
+def test_without_a_vocabulary_bytes_are_not_known() -> None:
+    made = make_task(config(vocabulary=V), SPECS)
+    assert "bits_per_byte" not in made.directions
+    assert made.sample(lambda _: np.zeros((1, V)), 1, 0) is None
+    assert make_task(config(), SPECS, constants=made.constants).outputs.units == V
+
+
+@pytest.mark.parametrize(
+    ("given", "specs", "line"),
+    [
+        (config(), SPECS, "task.vocabulary=null is refused: how many tokens there are"),
+        (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label is refused: the number"),
+        (config(label_weight="x"), SPECS, "task.label_weight=x is refused"),
+        (
+            config(vocabulary=V),
+            {**SPECS, "label_weight": ArraySpec((T, 3), "float32")},
+            "task.label_weight=label_weight is refused: 6 numbers an example, as label has",
+        ),
+        (config(vocabulary=9), {**SPECS, "tokens": ArraySpec((5,), "int32")}, "task.inputs=tokens is refused"),
+        (TaskConfig(), {"tokens": ROW, "label": ROW}, "set task=language_model"),
+    ],
+)
+def test_what_can_not_work_is_refused(given: TaskConfig, specs: dict[str, ArraySpec], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_task(given, specs)
+    assert line in str(caught.value).replace("None", "null")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        ({"prompt": "a" * T}, "fewer tokens than the 6 of a row; this one has 6"),
+        ({"prompt": "abc", "tokens": 4}, "task.sample.tokens=4 is refused: at most 3"),
+    ],
+)
+def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        task(sample=sample)
+    assert line in str(caught.value)
+
+
+def test_a_prompt_is_refused_where_nothing_tells_what_its_tokens_are() -> None:
+    arrays = {"tokens": ROW, "label": ROW}
+    with pytest.raises(ConfigError, match=r"evaluate.prompt=a is refused: a dataset with a vocabulary"):
+        make_task(config(vocabulary=9), arrays).check_prompt("a")
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=a is refused: a dataset with a vocabulary"):
+        make_task(config(vocabulary=9, sample={"prompt": "a"}), arrays)
+
+
+def test_a_prompt_of_an_evaluation_takes_the_room_that_the_samples_of_the_run_had() -> None:
+    made = task(sample={"tokens": T - 1})
+    made.check_prompt("ab")
+    with pytest.raises(ConfigError, match=r"evaluate.prompt=.* fewer tokens than the 6 of a row.*; shorten it$"):
+        made.check_prompt("a" * T)
+    asked = []
+
+    def ask(batch: Any) -> Any:
+        asked.append(batch)
+        return np.zeros((len(batch["tokens"]), 256), np.float32)
+
+    assert "ab" in (made.sample(ask, 1, 2, prompt="ab") or "")
+    assert len(asked) == T - 2
+
+
+def test_the_target_by_any_of_its_names_is_no_input() -> None:
+    for names, inputs, target in ((("x", "y"), ("x",), ("y",)), (("inputs", "target"), ("inputs",), ("target",))):
+        made = make_task(config(vocabulary=9), dict.fromkeys(names, ROW))
+        assert (made.input_names, made.target_names) == (inputs, target)
+
+
+def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
+    words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
+    make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)
+    make_task(config(), SPECS, vocabulary=words)
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=b is refused: text that the vocabulary has tokens for"):
+        make_task(config(sample={"prompt": "b"}), SPECS, vocabulary=words)
+
+
+def test_tokens_beyond_the_vocabulary_are_refused() -> None:
+    arrays = {"tokens": np.full((2, T), 7, np.int32), "label": np.full((2, T), 9, np.int32)}
+    specs = {"tokens": ROW, "label": ROW}
+    with pytest.raises(ConfigError, match=r"task.target=label is refused: tokens from 0 to 8, the train"):
+        make_task(config(vocabulary=9), specs, ArraySource(arrays, specs))
+
+
+@pytest.mark.parametrize("weight", [-0.5, np.nan, np.inf])
+def test_weights_that_no_mean_is_taken_by_are_refused(weight: float) -> None:
+    arrays = drawn()[0]
+    arrays["label_weight"][1, 2] = weight
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight is refused: finite numbers from 0 on"):
+        make_task(config(vocabulary=V), SPECS, ArraySource(arrays, SPECS))
+
+
+def test_a_split_in_which_no_label_counts_is_refused_and_not_perfect() -> None:
+    arrays = drawn()[0]
+    arrays["label_weight"][:] = 0
+    held = ArraySource(arrays, SPECS)
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight is refused: .*split train has none; mend"):
+        make_task(config(vocabulary=V), SPECS, held)
+    with pytest.raises(ConfigError, match=r"dataset.documents=apart is refused: .*split test has none: every"):
+        task().check_split(held, "test")
+
+
+def test_labels_that_count_for_less_than_one_in_all_give_their_mean() -> None:
+    made, (batch, logits) = task(), drawn()
+    batch["label_weight"] /= 1024  # a power of two, so that float32 holds it exactly
+    totals = made.totals(OPS, logits, batch)
+    assert float(totals["counted"].sum()) < 1
+    assert float(totals["bytes"].sum()) < 1
+    batch["label_weight"] *= 1024
+    wanted = made.summary(made.addends(made.totals(OPS, logits, batch)))
+    assert made.summary(made.addends(totals)) == pytest.approx(wanted)
+
+
+def test_a_sample_is_the_prompt_and_what_the_model_writes() -> None:
+    made, seen = task(sample={"prompt": "ab", "tokens": 3, "temperature": 0.5}), list[Array]()
+
+    def ask(batch: dict[str, Array]) -> Array:
+        """Answers with the letter behind the marked one."""
+        seen.append(batch["label"])
+        marked = (batch["tokens"] * batch["label"]).sum(-1)
+        return np.eye(V)[marked + 1].astype(np.float32) * 1e3
+
+    text = made.sample(ask, 12, 5, multiple=4)
+    assert text == "step 12, seed 5\n--- greedy\nabcde\n--- temperature 0.5\nabcde\n"
+    assert [array.shape for array in seen] == [(4, T)] * 3, "the batch axis divides the rows"
+    assert [array.argmax(-1).tolist() for array in seen] == [[place] * 4 for place in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("kept_apart", [True, False])
+def test_a_sample_begins_with_an_end_only_where_what_follows_it_is_learnt(kept_apart: bool) -> None:
+    made = task({name: spec for name, spec in SPECS.items() if kept_apart or name != "label_weight"})
+    first: list[int] = []
+
+    def ask(batch: dict[str, Array]) -> Array:
+        first.append(int(batch["tokens"][0, 0]))
+        return np.zeros((len(batch["tokens"]), V), np.float32)
+
+    made.sample(ask, 1, 0)
+    assert set(first) == {ord("\n") if kept_apart else 256}
+
+
+def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_alone() -> None:
+    logits = np.log(np.array([[0.5, 0.3, 0.2]] * 2))
+
+    def write(seed: int, step: int, temperature: float = 1.0) -> Array:
+        prompt = np.zeros(1, np.int32)
+        return generation.write(lambda *_: logits, prompt, 2000, 2001, [temperature, 0.0], seed, step)
+
+    first = write(1, 2)
+    np.testing.assert_array_equal(first, write(1, 2))
+    assert (first[0] != write(1, 3)[0]).any()
+    assert (first[0] != write(2, 2)[0]).any()
+    shares = np.bincount(first[0, 1:], minlength=3) / 2000
+    np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.04)  # four deviations of 2,000 draws
+    sharp = np.bincount(write(1, 2, 0.5)[0, 1:], minlength=3) / 2000
+    np.testing.assert_allclose(sharp, np.array([0.25, 0.09, 0.04]) / 0.38, atol=0.04)
+    assert (first[1, 1:] == 0).all(), "temperature 0 takes the likeliest"
