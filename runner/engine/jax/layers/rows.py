@@ -1,8 +1,8 @@
 """Rows taken of a table in bfloat16, whose gradients are added up in float32.
 
 A token's gradients are added to its row one by one. In bfloat16 that sum stands still at 256 of equal terms, so that a
-token which comes often learns next to nothing: of 4,096 ones 256 are left. Keras's embeddings keep a whole table for
-that reason, and with `engine.state=master` or `bfloat16` there is none.
+token which comes often learns next to nothing: of 4,096 ones 256 are left. Keras's embeddings ask for their table in
+float32, yet a model around them casts it (docs/bugs.md, 11); with `engine.state=master` or `bfloat16` there is none.
 """
 
 from __future__ import annotations
