@@ -12,6 +12,8 @@ _KNOWN = (
     "timed out",
     "Name or service not known",
     "Connection reset",
+    "Connection broken",
+    "Connection aborted",
     "No route to host",
     "database is locked",
     "database or disk is full",
@@ -39,7 +41,7 @@ def reason(error: BaseException) -> str:
     if "not in a valid JSON format" in text:
         return "it answers with something else than MLflow does"
     text = re.split(r" ?\[SQL: | ?\(Background on this error|\. Response body: ", text)[0]
-    text = re.sub(r"^(\([\w.]+\) )+", "", text)
+    text = re.sub(r"^(\([\w.]+\) )+", "", re.sub(r"^.* \(Caused by (.*)\)$", r"\1", text))
     return (text[:_LONGEST] + "...") if len(text) > _LONGEST else text or type(error).__name__
 
 
