@@ -122,12 +122,12 @@ def test_a_signal_to_one_that_waits_for_the_others_ends_them_too(tmp_path: Path)
 
 def test_a_process_that_never_comes_is_named(tmp_path: Path) -> None:
     where = free_port()
-    come = [Process(tmp_path / str(one), explicit(one, 3, where, start_timeout=2.0), "talk") for one in (0, 2)]
+    come = [Process(tmp_path / str(one), explicit(one, 3, where, start_timeout=5.0), "talk") for one in (0, 2)]
     with closing(*come):
         for end in [one.end() for one in come]:
             assert end.code == 1
             (line,) = end.lines
-            assert line.startswith("error: process 1 of 3 did not come within 2 s (cluster.start_timeout)")
+            assert line.startswith("error: process 1 of 3 did not come within 5 s (cluster.start_timeout)")
 
 
 def test_where_process_0_never_comes_the_others_say_where_they_looked_for_it(tmp_path: Path) -> None:
