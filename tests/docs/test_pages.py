@@ -179,7 +179,7 @@ def test_every_picture_is_shown_somewhere() -> None:
 
 
 def shortened(page: str, command: Command) -> list[str]:
-    """Returns a command's arguments, with few batches where the page is not one of whole examples."""
+    """Returns a command's arguments, with few batches and a short sample where the page is no whole example."""
     given = command.arguments
     if command.module not in ("runner", "runner.verify") or page in WHOLE or page in EXAMPLES:
         return given
@@ -193,6 +193,8 @@ def shortened(page: str, command: Command) -> list[str]:
         more = more[1:]
     if "experiment=keras_tutorial" in given or "experiment=jax_guide" in given:
         more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
+    if "task=language_model" in given and not any(key.startswith("task.sample") for key in keys):
+        more.append("task.sample.tokens=8")
     given = [re.sub(r"(n_trials)=\d+", r"\1=2", word) for word in given]
     return given + [one for one in more if one.partition("=")[0] not in keys]
 
