@@ -55,7 +55,7 @@ def test_leaving_an_endless_loop_ends_the_thread_at_once() -> None:
     with Prefetcher(itertools.count(), place=int, depth=2) as ready:
         assert next(iter(ready)) == 0
         start = time.monotonic()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 1
     assert not any(thread.name == "prefetch" for thread in threading.enumerate())
 
 
