@@ -140,11 +140,12 @@ def test_the_engines_know_nothing_of_each_other() -> None:
         assert [name for name in seen if any(to.startswith(f"runner.engine.{other}") for to in graph()[name])] == []
 
 
-def test_a_file_holds_one_idea() -> None:
+def test_no_file_is_over_600_lines() -> None:
+    # No ceiling to squeeze code under: past 500 lines, check whether a file holds two ideas.
     long = {
         str(path.relative_to(ROOT)): lines
         for path in PACKAGE.rglob("*.py")
-        if (lines := len(path.read_text().splitlines())) > 400
+        if (lines := len(path.read_text().splitlines())) > 600
     }
     assert long == {}
 
