@@ -15,9 +15,13 @@ from runner.config.checks_values import leaves
 from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.kinds import misfit
 from runner.config.schema import RunConfig, TrackingConfig
+from runner.optim.defaults import adam_learning_rate
 
 _WORDS = ("resume", "branch", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
+
+# conf/optimizer/adam.yaml refers to it. OmegaConf calls it when the value is first read.
+OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)
 
 
 def convert(composed: DictConfig) -> RunConfig:

@@ -110,9 +110,8 @@ def _why_not(config: RunConfig, found: Accelerators) -> str:
 
 
 def _smaller(count: int) -> str:
-    """Returns a mesh that takes no more than so many devices."""
-    size = 2 ** min(3, int(math.log2(count)))
-    return f"mesh={'single' if size == 1 else f'batch{size}'} does"
+    """Returns a mesh that uses all of so many devices."""
+    return "mesh=single does" if count == 1 else "mesh=data uses all of them"
 
 
 def _named(config: RunConfig, kind: str) -> Choice:

@@ -218,14 +218,15 @@ class OptimizerConfig:
 
     Attributes:
       name: `adam`, `adamw`, `sgd` or `rmsprop`.
-      learning_rate: what the schedule and the gradient are multiplied by.
+      learning_rate: base learning rate, which the schedule multiplies. Adam's default is 0.001, as in Keras, and 0.01
+        for the MLPs of TensorFlow's tutorials.
       frozen_step: reproduces a bug: Adam's bias correction stays at step 1, as where a Python number is traced.
       reread_slots: reproduces a bug: Adam's moments are assigned and read back in one step, as stock optimizers do;
         with `engine.combine_all_reduces` DTensor then gives those of the step before, on more than one device.
     """
 
     name: str = "adam"
-    learning_rate: float = 0.01
+    learning_rate: float = 0.001
     frozen_step: bool = False
     reread_slots: bool = False
     beta_1: float | None = None

@@ -20,7 +20,7 @@ from runner.config.checks_trainer import with_metrics
 from runner.config.convert import resolved
 from runner.config.differences import differences
 from runner.config.errors import EngineError, UnsavedError
-from runner.config.schema import RunConfig
+from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data import workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
@@ -82,6 +82,8 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     whole = OmegaConf.to_yaml(OmegaConf.create(content))
     for line in _config_lines(composed, content, folder):
         console.print(line, soft_wrap=True, markup=False)
+    if member.membership() is None:  # a sweep's table names what its jobs vary
+        console.print(_optimizer_line(config.optimizer), soft_wrap=True, markup=False)
     with required(folder):
         (folder / "config.yaml").write_text(whole)
     if team.is_first:
@@ -320,6 +322,12 @@ def _config_lines(composed: DictConfig, content: Mapping[str, object], folder: P
         return []
     found, whole = differences(composed, content), paths.shown(folder / "config.yaml")
     return [f"config: {', '.join([*found, 'else the defaults'] if found else ['the defaults'])} ({whole})"]
+
+
+def _optimizer_line(config: OptimizerConfig) -> str:
+    """Returns the line that names the optimizer and its learning rate; the default rate depends on the model."""
+    schedule = "" if config.schedule.name == "constant" else f", {config.schedule.name} schedule"
+    return f"optimizer: {config.name}, learning rate {config.learning_rate:g}{schedule}"
 
 
 def _warn(console: Console, warning: str) -> None:

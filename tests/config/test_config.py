@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config import schema
-from runner.config.convert import convert, flatten
+from runner.config.convert import convert, flatten, resolved
 from runner.config.errors import ConfigError, did_you_mean
 from runner.config.options import arranged
 from runner.host import paths
@@ -183,6 +183,31 @@ def test_conversion_settles_a_free_axis_and_whole_numbers_of_float_keys() -> Non
     config = convert(composed("mesh.axes.batch=-1", "optimizer.learning_rate=1"))
     assert config.mesh.axes == {"batch": 8}
     assert (config.optimizer.learning_rate, type(config.optimizer.learning_rate)) == (1.0, float)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rate"),
+    [
+        ([], 0.01),  # the MLP of TensorFlow's tutorial
+        (["model=mlp_subclassed", "dataset=digits"], 0.01),
+        (["model=convnet"], 0.001),
+        (["model=vit", "optimizer=adamw"], 0.001),
+        (["model=convnet", "optimizer=sgd"], 0.05),
+        (["model=convnet", "optimizer.learning_rate=0.02"], 0.02),
+        (["experiment=keras_tutorial"], 0.01),
+        (["experiment=jax_guide"], 0.001),
+    ],
+)
+def test_adam_has_the_default_rate_of_keras_except_for_the_tutorial_model(overrides: list[str], rate: float) -> None:
+    made = composed(*overrides)
+    config = convert(made)
+    assert config.optimizer.learning_rate == rate
+    assert resolved(config, made)["optimizer"]["learning_rate"] == rate
+
+
+def test_mesh_data_takes_all_devices() -> None:
+    assert convert(composed("mesh=data")).mesh.axes == {"batch": 8}
+    assert convert(composed("mesh=data", "mesh.cpu_devices=4")).mesh.axes == {"batch": 4}
 
 
 def test_the_builder_is_the_target_and_the_other_keys_are_its_options() -> None:

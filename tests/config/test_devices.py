@@ -74,7 +74,8 @@ def test_a_mesh_that_gpus_do_not_fit_is_the_cpus_and_says_which_would_fit(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(root, *[H100] * 4)
-    words = f"mesh batch=8 on 8 virtual CPU devices: it does not fit the 4 GPUs ({H100}) here; mesh=batch4 does"
+    why = f"it does not fit the 4 GPUs ({H100}) here; mesh=data uses all of them"
+    words = f"mesh batch=8 on 8 virtual CPU devices: {why}"
     assert settle(config()) == ("cpu", words)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert settle(config())[1].endswith(f"it does not fit the 1 GPU ({H100}) here; mesh=single does")
@@ -172,7 +173,8 @@ def test_processes_of_several_machines_have_as_many_gpus_each(root: Path) -> Non
     made.cluster = ClusterConfig(name="explicit", processes=2, index=0, coordinator="a:1")
     assert settle(made) == ("gpu", f"mesh batch=8 on 8 GPUs ({H100}) in 2 processes")
     made.mesh = MeshConfig(axes={"batch": 16}, cpu_devices=8)
-    assert settle(made)[1].endswith(f"it does not fit the 8 GPUs ({H100}) in 2 processes here; mesh=batch8 does")
+    why = f"it does not fit the 8 GPUs ({H100}) in 2 processes here; mesh=data uses all of them"
+    assert settle(made)[1].endswith(why)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def _group(group: str) -> list[str]:
     for file in files:
         for name, value, says in listed(file):
             key = keys.setdefault(name, Key({}, ""))
-            key.values[file.stem] = value
+            key.values[file.stem] = "by the model" if value.startswith("${") else value
             if not key.says or key.says == "not used":
                 key.says = says
     for name, (_, says) in typed.items():

@@ -27,6 +27,7 @@ else:  # with NumPy, which a refusal would wait for
 
 KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
 _FOLDER = "trainer.checkpoint.folder"
+_RATE = "optimizer.learning_rate"
 MULTIRUN = ("-m", "--multirun")
 
 
@@ -65,8 +66,24 @@ def expand(arguments: Sequence[str]) -> list[str]:
         keys.append("cluster")  # what evaluates or exports a run need not be spread as the run was
     record = recorded.Record(key, str(found.folder), signature.is_own(found.run, found.record))
     taken = record.checked(without(found.record["overrides"], keys))
+    taken += _recorded_rate(key, found, step, taken, keys)
     reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
     return [*taken, *typed, f"{key}='{reference}'"]
+
+
+def _recorded_rate(
+    key: str, run: runs.SavedRun, step: int | None, taken: Sequence[str], typed: Sequence[str]
+) -> list[str]:
+    """Returns the override that keeps a run's learning rate where the default has changed since it was recorded."""
+    if key == "run":  # nothing is trained
+        return []
+    names_rate = any(_may_set_rate(name) for name in typed) or any(key_of(one) == _RATE for one in taken)
+    rate = None if names_rate else runs.recorded_adam_rate(run, step)
+    return [] if rate is None else [f"{_RATE}={rate!r}"]
+
+
+def _may_set_rate(key: str) -> bool:
+    return key in ("optimizer", "experiment", _RATE)
 
 
 def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError, refuse
 from runner.host.lock import HeldError, locked_at_once
+from runner.optim.defaults import adam_learning_rate
 from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import best as best_record
@@ -300,6 +302,29 @@ def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
         check_arrays(checkpoint.step, checkpoint.history())
     except ValueError as error:
         raise DamagedError(f"{checkpoint.folder} is not as it was written: {error}") from error
+
+
+def recorded_adam_rate(run: SavedRun, step: int | None) -> float | None:
+    """Returns the learning rate of a checkpoint that was trained with Adam at another rate than today's default.
+
+    Until release 0.1.0 the default was 0.01 for every model, and command lines that were recorded then don't name it.
+
+    Args:
+      run: the run.
+      step: of the checkpoint; None: the newest.
+
+    Returns:
+      The rate; None for today's default, another optimizer, or a checkpoint that can't be read.
+    """
+    steps = storage.steps(run.folder)
+    try:
+        config = read_manifest(storage.place(run.folder, steps[-1] if step is None else step)).about["config"]
+        optimizer, builder = config["optimizer"], config["model"]["_target_"]
+        rate = float(optimizer["learning_rate"])
+    except (DamagedError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    is_usable = optimizer["name"] == "adam" and 0.0 < rate < math.inf
+    return rate if is_usable and rate != adam_learning_rate(builder) else None
 
 
 def _default_step(key: str, run: SavedRun, live: Sequence[int], best: Mapping[str, Any] | None) -> int:

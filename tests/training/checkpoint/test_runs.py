@@ -9,7 +9,7 @@ import pytest
 
 from runner.config.errors import ConfigError
 from runner.tracking import process
-from runner.training.checkpoint import arguments, best, files, resume, runs, storage
+from runner.training.checkpoint import arguments, best, files, manifest, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
@@ -152,3 +152,35 @@ def test_other_examples_than_the_runs_are_refused(folder: Path) -> None:
         ConfigError, match=r"dataset.batch_size=32 is refused: the run has seen its examples with .*=64"
     ):
         resume.check_order(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})
+
+
+def with_config(folder: Path, step: int, config: dict[str, object]) -> None:
+    """Writes another config into a checkpoint, as a run of that config would have."""
+    path = storage.place(folder, step) / manifest.NAME
+    about = json.loads(path.read_text())
+    del about["sha256"]
+    path.write_bytes(manifest.sealed({**about, "config": config}))
+
+
+@pytest.mark.parametrize(
+    ("target", "typed", "kept"),
+    [
+        ("runner.model.convnet.build", [], ["optimizer.learning_rate=0.01"]),
+        ("runner.model.convnet.build", ["trainer.epochs=9"], ["optimizer.learning_rate=0.01"]),
+        ("runner.model.convnet.build", ["optimizer=sgd"], []),
+        ("runner.model.convnet.build", ["optimizer.learning_rate=0.1"], []),
+        ("runner.model.mlp.sequential", [], []),
+    ],
+)
+def test_a_resumed_run_keeps_the_rate_that_was_the_default_when_it_began(
+    tmp_path: Path, target: str, typed: list[str], kept: list[str]
+) -> None:
+    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=["dataset=digits"])
+    storage.write(saved.folder, content(5, "aaaa1111"))
+    adam = {"name": "adam", "learning_rate": 0.01}
+    with_config(saved.folder, 5, {"optimizer": adam, "model": {"_target_": target}})
+    for key in ("resume", "branch"):
+        words = arguments.expand([f"{key}=latest", f"trainer.checkpoint.folder={tmp_path}", *typed])
+        assert [word for word in words if word.startswith("optimizer") and word not in typed] == kept
+    words = arguments.expand(["run=latest", f"trainer.checkpoint.folder={tmp_path}", *typed])
+    assert not [word for word in words if word.startswith("optimizer") and word not in typed], "nothing is trained"
