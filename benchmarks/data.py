@@ -85,7 +85,7 @@ def synthetic(count: int) -> Examples:
 def mnist(count: int, data_dir: str | None) -> Examples:
     """Takes the first `count` training images of MNIST, as the runner reads them."""
     from runner.config.schema import DatasetConfig
-    from runner.data import load
+    from runner.data.loading import load
 
     found = load(DatasetConfig(name="mnist", data_dir=data_dir), seed=0).train.read(np.arange(count))
     images, labels = found["image"], found["label"]

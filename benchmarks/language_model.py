@@ -41,7 +41,7 @@ from runner.data.base import WEIGHT, ArraySpec
 from runner.engine import make_engine, registry
 from runner.engine.base import DataSpec, HostBatches
 from runner.host.late import late
-from runner.task import make_task
+from runner.task.registry import make_task
 
 plain_gpt = late("benchmarks.plain_gpt")  # with JAX, for which `--help` does not wait, nor a test of the pages
 

@@ -23,13 +23,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import runner.data
 from runner.config.schema import RunConfig
+from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches
 from runner.notebook.composing import compose
-from runner.task import make_task
+from runner.task.registry import make_task
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.storage import Checkpoint, Content
 
@@ -79,7 +79,7 @@ def measured(config: RunConfig, steps: int) -> tuple[Stages, int]:
     Returns:
       The stages' peaks, and the bytes of the state.
     """
-    data = runner.data.load_run(config)
+    data = loading.load_run(config)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec, stages = DataSpec(task.arrays, task), Stages()
     engine = make_engine(config, spec, 100)

@@ -29,7 +29,8 @@ import simplejpeg
 from PIL import Image
 
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import load, workers
+from runner.data import workers
+from runner.data.loading import load
 from runner.data.sampler import train_plan
 
 if TYPE_CHECKING:

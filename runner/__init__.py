@@ -18,7 +18,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from runner.config.errors import ConfigError as ConfigError
+    from runner.errors import ConfigError as ConfigError
     from runner.notebook.composing import compose as compose
     from runner.notebook.opened import OpenedRun as OpenedRun
     from runner.notebook.opened import open_run as open_run
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "ConfigError": "runner.config.errors",
+    "ConfigError": "runner.errors",
     "compose": "runner.notebook.composing",
     "open_run": "runner.notebook.opened",
     "OpenedRun": "runner.notebook.opened",

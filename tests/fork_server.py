@@ -46,7 +46,8 @@ Request = Mapping[str, Any]
 
 def preload(library: str) -> None:
     """Imports a library as the product does, and what runs import beside it; the other library stays away."""
-    from runner.engine import libraries, registry
+    from runner.engine import registry
+    from runner.host import libraries
     from runner.tracking import mlflow_import
 
     for name in _BESIDE[:2]:

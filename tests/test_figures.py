@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from runner import palette
-from runner.figures import ink, log_axis, show_last_tenth, subplots
+from runner.report import palette
+from runner.report.figures import ink, log_axis, show_last_tenth, subplots
 
 
 def ticks(values: list[float], *, rises: bool = True) -> list[float] | None:

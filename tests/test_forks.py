@@ -69,7 +69,7 @@ def test_it_has_the_one_library_and_draws_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_imports_the_other_library_ends_with_an_error() -> None:
-    text = "from runner.engine.libraries import load; load(['jax', 'keras'], without=())"
+    text = "from runner.host.libraries import load; load(['jax', 'keras'], without=())"
     done = forks.run([sys.executable, "-c", text], library=forks.TENSORFLOW)
     assert done.returncode == 1
     assert "name the library that it imports" in done.stderr

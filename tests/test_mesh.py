@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import mesh
-from runner.config.errors import ConfigError
 from runner.config.schema import MeshConfig
+from runner.errors import ConfigError
+from runner.layout import mesh
 
 
 def test_given_sizes_stay_as_they_are_and_in_order() -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from runner.tables import Column, fitted
+from runner.report.tables import Column, fitted
 
 COLUMNS = (
     Column("variable"),

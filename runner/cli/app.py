@@ -15,13 +15,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from runner.cli import beginning, command_line, commands
+from runner.cli import beginning, command_line
 from runner.cli.beginning import Refused
-from runner.config import secrets
-from runner.config.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
-from runner.config.refusals import one_line
+from runner.cli.refusals import one_line
 from runner.config.schema import RunConfig
-from runner.host import paths, stages
+from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
+from runner.host import commands, paths, secrets, stages
 from runner.host.late import late
 from runner.host.signals import current, interruption
 from runner.processes import begin as processes

@@ -14,14 +14,16 @@ from pathlib import Path, PurePath
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.config import checks_task, devices, search_path
+from runner.checks import task as checks_task
+from runner.config import search_path
 from runner.config.convert import as_typed, convert, flatten, resolved
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
-from runner.config.secrets import hide_config
+from runner.engine import devices
+from runner.errors import ConfigError, refuse
 from runner.host import accelerators, folders
+from runner.host.secrets import hide_config
 from runner.host.versions import installed
-from runner.mesh import size
+from runner.layout.mesh import size
 from runner.processes import begin as processes
 from runner.processes import launch, outputs, place
 from runner.processes.team import current

@@ -10,8 +10,8 @@ from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
 from runner.config import hydra_keys, renamed
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.search_path import FLAG, NAME_FLAG, folders
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.training.checkpoint.arguments import KEYS
 
 _PLAIN = (

@@ -46,6 +46,6 @@ def main(module: str, after: str | None = None) -> NoReturn:
 def start(body: Callable[[], int]) -> NoReturn:
     """Runs a command that takes no config, or prints versions; see `runner.host.signals.run_main`."""
     if "--version" in sys.argv[1:]:
-        body = import_module("runner.cli.commands").print_versions
+        body = import_module("runner.host.commands").print_versions
     run_main: Callable[[Callable[[], int]], NoReturn] = import_module("runner.host.signals").run_main
     run_main(body)

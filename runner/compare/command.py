@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.app import EXIT_FAILED, EXIT_REFUSED
-from runner.cli.parser import Parser
-from runner.config.errors import ConfigError, TrackingError, refuse
+from runner.errors import ConfigError, TrackingError, refuse
 from runner.host import folders
 from runner.host.late import late
+from runner.host.parser import Parser
 
 if TYPE_CHECKING:
     from runner.compare import show

@@ -13,7 +13,7 @@ from mlflow.entities import Run
 from runner.compare.records import RunRecord
 from runner.compare.render import Sheet
 from runner.config.convert import flatten
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.tracking.records import as_text
 
 _NONE = "-"

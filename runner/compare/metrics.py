@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from runner import metrics
 from runner.compare.records import RunRecord
+from runner.task import metrics
 
 _TRAIN_LOSS = f"{metrics.TRAIN}loss"
 _SPEED = ("throughput/examples_per_second", "throughput/step_ms")

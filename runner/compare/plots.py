@@ -11,12 +11,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
-from runner import palette
 from runner.compare.curves import Curves
 from runner.compare.lines import Line, Stat, as_number
 from runner.compare.metrics import lower_is_better
 from runner.config.names import short_keys, varied_name
-from runner.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
+from runner.report import palette
+from runner.report.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
 
 _MOST_SERIES = len(palette.SERIES)  # that are told apart by colour
 _MOST_TICKS = 8

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from runner.config import renamed
 from runner.config.convert import flatten
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.records import clean_params
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from runner.compare import metrics as named
 from runner.compare.lines import Line, Stat
 from runner.config.names import short_keys, short_value
-from runner.tables import Column, fitted
+from runner.report.tables import Column, fitted
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
 _ALWAYS = ("status", "verified")  # columns

@@ -1,4 +1,4 @@
-"""Checks of single values, for `runner.config.checks` and its parts."""
+"""Checks of single values, for `runner.checks.run` and its parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from runner.config.errors import did_you_mean, refuse
+from runner.errors import did_you_mean, refuse
 
 _TINY, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32; devices take what is smaller for 0
 _NAME = 255  # bytes of a file's name

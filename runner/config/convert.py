@@ -10,11 +10,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
-from runner.config import checks, options, renamed, secrets
+from runner.checks import run as checks
+from runner.config import options, renamed
 from runner.config.checks_values import leaves
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.kinds import misfit
 from runner.config.schema import RunConfig, TrackingConfig
+from runner.errors import ConfigError, did_you_mean, refuse
+from runner.host import secrets
 from runner.optim.defaults import adam_learning_rate
 
 _WORDS = ("resume", "branch", "run")  # keys without a group

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, refuse
 
 NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 SLICED = re.compile(r"\w+\[[^']*\][^']*")

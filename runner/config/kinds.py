@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from runner.config.errors import ConfigError, refuse
+from runner.errors import ConfigError, refuse
 
 _MISSING = "???"
 _NONE = ("false", "no", "off", "none", "")  # words for null

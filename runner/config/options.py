@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 
 from runner.config import schema_task
 from runner.config.checks_values import one_of
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.kinds import misfit
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, TaskConfig
+from runner.errors import ConfigError, did_you_mean, refuse
 
 _TARGET = "_target_"
 _HELD = ("target", "options")  # fields that no key of YAML has

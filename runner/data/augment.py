@@ -13,14 +13,14 @@ from functools import cached_property
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from runner.config.checks_augment import options
-from runner.config.errors import ConfigError, DataError, refuse, told
 from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Partner, Specs, Step
 from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, DataSource, ExampleSource, Rows, column, stacked
+from runner.data.checks_augment import options
 from runner.data.cut import Selection
+from runner.errors import ConfigError, DataError, refuse, told
 from runner.model import target
 
 OwnStep = Callable[..., Mapping[str, Array]]  # (arrays, rng, **options)

@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from runner.config import schema_augment as schema
-from runner.config.errors import refuse
 from runner.data import images
 from runner.data.base import Array, ArraySpec
+from runner.errors import refuse
 
 Arrays = dict[str, Array]
 Specs = Mapping[str, ArraySpec]

@@ -14,16 +14,15 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-import runner.data
-from runner.config.checks_text import is_text
 from runner.config.convert import resolved
-from runner.config.errors import did_you_mean, refuse
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DIGITS, OWN, TEXT
-from runner.data import look, look_text, picture
+from runner.data import loading, look, look_text, picture
 from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
+from runner.data.checks_text import is_text
 from runner.data.sources import text
 from runner.data.sources.tfds import cache
+from runner.errors import did_you_mean, refuse
 from runner.host.outputs import required
 from runner.host.signals import heard
 
@@ -47,7 +46,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
-        data = runner.data.load_run(replace(config, dataset=replace(config.dataset, standardize=False, augment=[])))
+        data = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False, augment=[])))
         targets = _targets(config, data)
         if data.vocabulary is not None:
             found = [*look.outline(data, targets), *look_text.tables(data, data.vocabulary)]
@@ -104,7 +103,7 @@ def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> lis
     files = [folder / "examples.png"]
     _draw(files[0], data.train, data.specs, rows, image, f"{data.name}: {len(rows)} of {data.train.size:,} of train")
     if config.dataset.augment:
-        drawn = runner.data.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
+        drawn = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
         files.append(folder / "augmented.png")
         _draw(files[1], drawn.train, drawn.specs, rows, image, f"{data.name}: the same examples, augmented")
     return files

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema_data import OWN, DatasetConfig
 from runner.data.base import (
     SPLITS,
@@ -23,6 +22,7 @@ from runner.data.base import (
     empty,
 )
 from runner.data.splits import Slice, parse_split, resolve
+from runner.errors import ConfigError, refuse
 
 RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which makes gathering rows faster
 TEST_SHARE = 0.2

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from runner.config.errors import DataError
 from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, Encoding
+from runner.errors import DataError
 
 IMAGE_DIMS = ("height", "width", "channel")
 _CHANNELS = (1, 3, 4)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config.checks_text import END_TOKEN
-from runner.config.errors import ConfigError, refuse
 from runner.data.base import Array, ArraySource, ArraySpec, Rows
+from runner.data.checks_text import END_TOKEN
+from runner.errors import ConfigError, refuse
 
 TOKENS, LABEL, SEGMENTS, LABEL_WEIGHT = "tokens", "label", "segments", "label_weight"
 _SEQUENCE = ("sequence",)

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.data.base import Array, ArraySpec
 from runner.data.look import cell
-from runner.figures import save, subplots
+from runner.report.figures import save, subplots
 
 COLUMNS, ROWS = 8, 4
 

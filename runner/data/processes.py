@@ -20,9 +20,9 @@ import cloudpickle
 import grain
 from absl import flags
 
-from runner.config.errors import DataError, told
 from runner.data.augment import Augmented, make, name_of
 from runner.data.base import Array, Rows, empty
+from runner.errors import DataError, told
 
 _MADE, _FAILED = "made", "failed"
 _LAST_ANSWER_S = 2.0

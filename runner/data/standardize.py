@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.config.errors import refuse
 from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Encoding, ExampleSource, Rows
 from runner.data.cut import Whole
+from runner.errors import refuse
 
 _KEY = "dataset.standardize"
 _BLOCK = 4096  # examples that are read at once

@@ -15,9 +15,9 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.lib.npyio import NpzFile
 
-from runner.config.errors import DataError
 from runner.data.base import Array
 from runner.data.encode import Column, as_column, by_name, cleaned, is_number, missing, words
+from runner.errors import DataError
 
 _LARGEST_BLOCK = 1 << 30  # bytes of a .csv by which its columns' types are told
 _SMALLEST_BLOCK = 1 << 20

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import in_one_line
+from runner.errors import in_one_line
 from runner.host.late import late
 
 if TYPE_CHECKING:

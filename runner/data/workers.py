@@ -17,10 +17,10 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from runner.config.errors import DataError, refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data.augment import Augmented, make, sources
 from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty
+from runner.errors import DataError, refuse
 from runner.host import cores
 
 logger = logging.getLogger(__name__)

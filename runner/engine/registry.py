@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runner import layout
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
-from runner.engine import libraries
-from runner.host import stages
+from runner.errors import refuse
+from runner.host import libraries, stages
 from runner.host.versions import installed
 
 if TYPE_CHECKING:

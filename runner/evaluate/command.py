@@ -9,22 +9,22 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.data
-from runner import mesh
-from runner.config import devices
 from runner.config.convert import resolved
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
+from runner.data import loading
 from runner.data.augment import Augmented
 from runner.data.base import Dataset, DataSource, Encoding
+from runner.engine import devices
 from runner.engine.base import DataSpec
+from runner.errors import ConfigError, refuse
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host import stages
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.layout import mesh
 from runner.processes.team import current
-from runner.task import make_task
+from runner.task.registry import make_task
 from runner.tracking.attach import attach
 from runner.training import samples
 from runner.training.display import result_table
@@ -98,10 +98,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
     """Loads the dataset; a split expression is in the place of its test split."""
     if config.evaluate.split in _WORDS:
-        return runner.data.load_run(config, encoding)
+        return loading.load_run(config, encoding)
     try:
         test = replace(config.dataset, test=config.evaluate.split)
-        return runner.data.load_run(replace(config, dataset=test), encoding)
+        return loading.load_run(replace(config, dataset=test), encoding)
     except ConfigError as error:
         raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.convert import flatten
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.data import workers
 from runner.data.base import DataSource
 from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
 from runner.engine.base import DataSpec, Engine
+from runner.errors import refuse
 from runner.host.logs import quiet_native_log
 from runner.processes.team import current
 from runner.task.base import Evaluation, Task

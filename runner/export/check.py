@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.config.errors import EngineError
 from runner.data.base import Array
+from runner.errors import EngineError
 from runner.export.signature import Served
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
 from runner.task import namespace

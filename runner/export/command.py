@@ -14,15 +14,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.data
-from runner import mesh
-from runner.config import devices
 from runner.config.convert import resolved
-from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
+from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER, Vocabulary
+from runner.engine import devices
 from runner.engine.base import DataSpec
+from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
@@ -34,9 +33,10 @@ from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.layout import mesh
 from runner.processes.team import current
-from runner.task import make_task
 from runner.task.base import Task
+from runner.task.registry import make_task
 from runner.tracking.attach import attach
 from runner.training.checkpoint.recovery import Previous, versions
 from runner.training.display import result_table
@@ -71,7 +71,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with heard():
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
-        data = runner.data.load_run(config, saved.encoding)
+        data = loading.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
         task.keeps_outputs = True  # of the few that are compared
@@ -132,7 +132,7 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
     split = data.test
     if data.encoding.mean:
         plain = replace(config, dataset=replace(config.dataset, standardize=False))
-        split = runner.data.load_run(plain, data.encoding).test
+        split = loading.load_run(plain, data.encoding).test
     floats = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
     floats = max(floats, 4 * task.tokens * (task.outputs.units or 1))
     count = min(split.size, max(1, _MOST_BYTES // max(floats, 1)))

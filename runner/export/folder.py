@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.config.errors import EngineError, refuse
 from runner.config.schema import ExportConfig
+from runner.errors import EngineError, refuse
 from runner.host.folders import remove_empty, remove_files
 from runner.host.paths import outputs_dir
 from runner.training.checkpoint.runs import SavedRun

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.base import DataSpec
+from runner.errors import ConfigError
 from runner.host.late import late
 from runner.optim.paths import ema_path, is_variable
 

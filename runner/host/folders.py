@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.errors import ConfigError, refuse
+from runner.errors import ConfigError, refuse
 
 MARK = ".runner"  # lies in each folder that a command has claimed
 _RUN = "run: "

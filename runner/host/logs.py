@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.config.secrets import scrub
 from runner.host.outputs import warn
+from runner.host.secrets import scrub
 
 
 class LogFile(logging.FileHandler):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.config.errors import ConfigError, refuse
+from runner.errors import ConfigError, refuse
 from runner.host import stages
 
 _UNWRITABLE = {

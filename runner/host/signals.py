@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from runner.config.errors import Interrupted
+from runner.errors import Interrupted
 from runner.host.terminal import forgive_closed_terminal
 
 TYPE_CHECKING = False

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.commands import listed
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
+from runner.host.commands import listed
 
 _EXIT_DONE, _EXIT_REFUSED = 0, 2
 _TEMPLATE = Path(__file__).parent / "template"

@@ -7,8 +7,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import LayoutConfig
+from runner.errors import ConfigError, refuse
 from runner.layout import transformers
 from runner.layout.auto import propose
 from runner.layout.rules import Catch, Placement, alike_once, catch, model_axes, show

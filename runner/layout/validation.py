@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from runner.config import search_path
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis
 from runner.layout.rules import mend_divisibility, show
 from runner.layout.transformers import EXPERTS

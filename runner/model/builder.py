@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import ConfigError, in_one_line
 from runner.config.schema import ModelConfig
 from runner.engine.base import DataSpec
+from runner.errors import ConfigError, in_one_line
 from runner.optim.paths import RESERVED
 
 

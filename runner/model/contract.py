@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
+from runner.errors import ConfigError
 
 Tensor = Any  # of the model's library
 Constraint = Callable[[Tensor], Tensor]

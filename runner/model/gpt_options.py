@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from runner.config import checks_text
-from runner.config.errors import refuse
 from runner.config.schema import ModelConfig
 from runner.config.schema_data import DatasetConfig
+from runner.data import checks_text
+from runner.errors import refuse
 
 TARGET = "runner.model.gpt.build"
 CHOICES = {

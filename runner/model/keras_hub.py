@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
-from runner.engine import libraries
+from runner.host import libraries
 from runner.host.late import late
 from runner.model import stored
 from runner.model.hub import heads, options, presets, tuning

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.data.base import Array, ArraySpec, Batch
+from runner.errors import ConfigError
 
 _REAL, _PADDING = 2, 2  # examples of a call
 # Two calls that differ in padding alone may differ by this times what two equal calls do: nothing on a CPU.

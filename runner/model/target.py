@@ -7,9 +7,9 @@ import importlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import ModelConfig
-from runner.model import definition
+from runner.errors import ConfigError, did_you_mean, refuse
+from runner.host import definition
 
 GIVEN = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")  # a builder takes those it names
 LAYOUTS = "layouts"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from runner.config.errors import ConfigError, EngineError
+from runner.errors import ConfigError, EngineError
 from runner.processes.launch import LAUNCHER_VARIABLE
 
 _ROWS, _COLUMNS = 24, 100  # of the terminal that the command sees

@@ -14,12 +14,11 @@ from hydra.version import VersionBase
 from runner.cli import command_line
 from runner.cli.app import register_resolvers
 from runner.cli.beginning import without_hydra
-from runner.config import secrets
+from runner.cli.refusals import one_line
 from runner.config.convert import convert
-from runner.config.errors import ConfigError, DataError, EngineError, TrackingError, refuse
-from runner.config.refusals import one_line
 from runner.config.schema import RunConfig
-from runner.host import paths
+from runner.errors import ConfigError, DataError, EngineError, TrackingError, refuse
+from runner.host import paths, secrets
 from runner.training.checkpoint import arguments
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.errors import ConfigError, EngineError, refuse
+from runner.errors import ConfigError, EngineError, refuse
 from runner.host import folders
 from runner.host.late import late
 from runner.host.paths import outputs_dir

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from runner.config.errors import EngineError
 from runner.engine.base import ProgramCost
+from runner.errors import EngineError
 from runner.notebook import child
 from runner.notebook.composing import arranged, compose
 from runner.plan import rows, table

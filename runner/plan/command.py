@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 
-import runner.data
 from runner import layout
-from runner.config import devices, search_path
+from runner.config import search_path
 from runner.config.convert import choices
 from runner.config.schema import RunConfig
+from runner.data import loading
 from runner.data.base import ROW, WEIGHT
-from runner.engine import make_engine
+from runner.engine import devices, make_engine
 from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
-from runner.task import make_task
+from runner.task.registry import make_task
 from runner.training import lengths
 
 
@@ -36,7 +36,7 @@ def plan_config(config: RunConfig) -> Plan:
       DataError: the dataset is not there and can't be fetched.
     """
     where = devices.planned(config)  # asked first: the engine hides GPUs from this process
-    data = runner.data.load_run(config)
+    data = loading.load_run(config)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)

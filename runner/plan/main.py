@@ -7,9 +7,9 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config import devices
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
+from runner.engine import devices
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.plan.command import plan_config

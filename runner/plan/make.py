@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from runner import layout, mesh
-from runner.config import cautions
+from runner import layout
+from runner.checks import warnings as cautions
 from runner.config.schema import RunConfig
 from runner.engine.base import Collective, CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
+from runner.layout import mesh
 from runner.layout.inputs import input_specs
 from runner.optim.paths import owner_of
 from runner.plan import estimate

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from runner import mesh, palette
-from runner.palette import Colour
+from runner.layout import mesh
 from runner.plan import rows
 from runner.plan.base import Plan, VariablePlan
 from runner.plan.fold import Fold, folded
+from runner.report import palette
+from runner.report.palette import Colour
 
 _MOST = 48  # variables drawn, the largest
 _WIDTH, _MARGIN = 1210, 16  # pixels, as all below

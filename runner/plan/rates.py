@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from runner import mesh
 from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective
+from runner.layout import mesh
 from runner.plan.base import Rates, Traffic
 
 PHASES = ("forward", "backward", "update")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from runner import mesh
+from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan.base import Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from runner.plan import rows
 from runner.plan.base import Plan
-from runner.tables import Column, fitted
+from runner.report.tables import Column, fitted
 
 WIDTH = 108  # columns, where nobody says how many there are
 _DROP = {"rule": 1}  # what a narrow terminal has no room for

@@ -6,10 +6,9 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from runner import mesh
 from runner.config.schema import RunConfig
 from runner.host.accelerators import GPU, find
-from runner.layout import transformers
+from runner.layout import mesh, transformers
 from runner.layout.roles import Role
 from runner.layout.transformers import VOCABULARY
 

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from runner.config.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.host import cores
 from runner.host.signals import SIGNALS, StopRequest, at_exit
 from runner.processes import team

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-from runner.config.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
-from runner.config.secrets import scrub
+from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
+from runner.host.secrets import scrub
 from runner.processes.hub import BEAT_S, LONGEST, SILENCE_S, Hub
 from runner.processes.place import Place
 from runner.processes.team import ProcessError, Team

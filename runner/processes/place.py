@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError, refuse
 
 VARIABLE = "RUNNER_PROCESS"  # what our launcher tells a process; see `Place.environment`
 NAMES = ("single", "local", "auto", "explicit")

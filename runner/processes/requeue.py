@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.errors import refuse
+from runner.errors import refuse
 from runner.host.signals import SIGNALS, interruption
 from runner.processes import begin
 from runner.processes.team import current

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from runner.config.errors import EngineError
+from runner.errors import EngineError
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from runner.config.errors import ConfigError
 from runner.config.schema import CheckpointConfig, ClusterConfig
+from runner.errors import ConfigError
 from runner.host.paths import shown
 from runner.processes import requeue
 from runner.training.checkpoint import runs

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
+from runner.errors import refuse
 from runner.host.late import late
 
 if TYPE_CHECKING:

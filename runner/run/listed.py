@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runner import mesh
 from runner.config.convert import flatten
+from runner.layout import mesh
 
 _GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
 _KEYS = (

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
 
-from runner import mesh, metrics
 from runner.config.convert import as_typed, choices, flatten
-from runner.config.errors import EngineError, Interrupted, TrackingError
 from runner.config.schema import RunConfig, TaskConfig
+from runner.errors import EngineError, Interrupted, TrackingError
 from runner.host.signals import current, interruption
+from runner.layout import mesh
 from runner.processes import begin as processes
 from runner.run.listed import listed
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
-from runner.task import metric_directions
+from runner.task import metrics
+from runner.task.registry import metric_directions
 from runner.tracking import Status, Tracker, open_tracker
 from runner.tracking.page import ENDED as ENDED
 from runner.tracking.page import Page

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from runner import mesh
 from runner.config.schema import RunConfig
 from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
-from runner.metrics import EVAL, MAXIMIZE, TEST
+from runner.layout import mesh
 from runner.processes.team import current
 from runner.task import namespace
 from runner.task.base import Evaluation, Task
+from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
 from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown

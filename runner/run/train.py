@@ -13,24 +13,24 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.data
-from runner import mesh
-from runner.config import cautions, devices, typed
-from runner.config.checks_trainer import with_metrics
+from runner.checks import warnings as cautions
+from runner.checks.trainer import with_metrics
+from runner.config import typed
 from runner.config.convert import resolved
 from runner.config.differences import differences
-from runner.config.errors import EngineError, UnsavedError
 from runner.config.schema import OptimizerConfig, RunConfig
-from runner.data import workers
+from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
-from runner.engine import make_engine
+from runner.engine import devices, make_engine
 from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
+from runner.errors import EngineError, UnsavedError
 from runner.host import folders, paths, stages
 from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
+from runner.layout import mesh
 from runner.plan import rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
@@ -42,8 +42,8 @@ from runner.run import again
 from runner.run.record import ENDED, open_run, recorded
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
-from runner.task import make_task
 from runner.task.base import Task
+from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, profile, stopping
 from runner.training.checkpoint import recovery
@@ -93,7 +93,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     for line in before.says() if before else []:
         console.print(line, soft_wrap=True, markup=False)
     with heard() as stop:
-        data = runner.data.load_run(config, before.encoding if before else None)
+        data = loading.load_run(config, before.encoding if before else None)
         team.agree("the data's SHA-256", data.digest)
         constants = before.constants if before else None
         task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from runner.cli.app import EXIT_DONE, EXIT_FAILED
 from runner.compare.render import Sheet, console, rich_table
-from runner.config.errors import ConfigError, TrackingError, refuse
 from runner.config.schema import CheckpointConfig, TrackingConfig
+from runner.errors import ConfigError, TrackingError, refuse
 from runner.host.paths import outputs_dir, project_root
 from runner.plan.rows import size as words_of_size
 from runner.runs import remove

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.config.errors import refuse
+from runner.errors import refuse
 
 STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED", "DELETED")
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

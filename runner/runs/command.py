@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.app import EXIT_FAILED, EXIT_REFUSED
-from runner.cli.parser import Parser, truth
-from runner.config.errors import ConfigError, TrackingError, did_you_mean, refuse
+from runner.errors import ConfigError, TrackingError, did_you_mean, refuse
 from runner.host.late import late
+from runner.host.parser import Parser, truth
 from runner.runs.choice import Choice, age, statuses
 
 if TYPE_CHECKING:

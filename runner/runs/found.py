@@ -14,7 +14,7 @@ from runner.compare import metrics
 from runner.compare.lines import Stat
 from runner.compare.records import RunRecord, from_folder, from_run
 from runner.compare.render import show
-from runner.config.errors import refuse
+from runner.errors import refuse
 from runner.host import folders
 from runner.runs.choice import Choice
 from runner.tracking import process

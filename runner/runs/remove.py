@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.host.folders import remove_empty, remove_files
 from runner.runs.found import Found, size
 from runner.tracking.reason import reason

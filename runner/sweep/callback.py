@@ -9,7 +9,7 @@ from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
 from runner.cli.beginning import say_replaced
-from runner.config.secrets import hide_config
+from runner.host.secrets import hide_config
 from runner.sweep import state
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import submitit
 from submitit import Executor
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.sweep.jobs import Outcome
 from runner.sweep.process import STOP_FILE, Command, run_to_end
 

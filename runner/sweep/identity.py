@@ -11,9 +11,8 @@ from pathlib import Path
 
 from runner.config.convert import flatten
 from runner.config.schema import RunConfig
-from runner.host import paths
+from runner.host import definition, paths
 from runner.host.versions import installed
-from runner.model import definition
 
 CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
 _LIBRARIES = (

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from runner.config.convert import as_typed
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.host.cores import VARIABLE, available
 from runner.host.folders import MARK
 from runner.sweep.jobs import Job

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from runner.config.errors import TrackingError
 from runner.config.names import varied_name
+from runner.errors import TrackingError
 from runner.host.outputs import append_whole, spared
 from runner.processes.launch import LAUNCHER_VARIABLE
 from runner.processes.team import current

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from mlflow.entities import Run
 
-from runner.config.errors import TrackingError
 from runner.config.schema import TrackingConfig
+from runner.errors import TrackingError
 from runner.host.paths import project_root
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.sweep.member import JOB_TAG

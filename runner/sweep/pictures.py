@@ -16,9 +16,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from runner import palette
 from runner.config.names import short_keys, short_value
-from runner.figures import save, show_last_tenth, subplots
+from runner.report import palette
+from runner.report.figures import save, show_last_tenth, subplots
 
 _FEW, _FEW_TO_WEIGH = 3, 10  # trials below which there is nothing to see, and nothing to weigh keys by
 _TICKS = 5  # of a key that is a number

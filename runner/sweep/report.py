@@ -17,7 +17,6 @@ from runner.compare.metrics import directions
 from runner.compare.records import RunRecord, from_folder, from_run
 from runner.host.outputs import spared
 from runner.host.signals import interruption
-from runner.metrics import LOSS
 from runner.sweep import scaling
 from runner.sweep.jobs import GOOD
 from runner.sweep.launch import retyped
@@ -25,6 +24,7 @@ from runner.sweep.member import JOB_TAG, Values, values_of, varied_tags
 from runner.sweep.parent import Parent
 from runner.sweep.scaling import Entry
 from runner.sweep.state import Sweep
+from runner.task.metrics import LOSS
 from runner.tracking import sweeps
 from runner.tracking.base import Status
 from runner.tracking.hidden import tags_of

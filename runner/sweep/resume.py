@@ -10,9 +10,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
+from runner.errors import ConfigError
 from runner.host import paths
 from runner.host.late import late
 from runner.training.checkpoint.arguments import MULTIRUN, key_of, value_of, without

@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from runner.config.secrets import STUDIES, reveal
 from runner.host.late import late
+from runner.host.secrets import STUDIES, reveal
 from runner.sweep.jobs import Job, JobStatus, Outcome
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.space import distribution

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.host.late import late
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, Transformer
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 
 
 def distribution(override: Override) -> BaseDistribution:

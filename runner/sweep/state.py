@@ -16,15 +16,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner import metrics
+from runner.checks import sweep as checks_sweep
 from runner.cli.beginning import Refused, directory
-from runner.config import checks_sweep
+from runner.cli.refusals import one_line
 from runner.config.convert import as_typed, convert, convert_group, resolved
-from runner.config.errors import ConfigError
 from runner.config.names import short_keys
-from runner.config.refusals import one_line
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.config.search_path import portable
+from runner.errors import ConfigError
 from runner.host import folders, signals
 from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
@@ -34,6 +33,7 @@ from runner.sweep.process import STOP_FILE, command_module
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
 from runner.sweep.tasks import check_tasks, expected
+from runner.task import metrics
 from runner.tracking import uri
 from runner.tracking.hidden import tags_of
 from runner.training.checkpoint.arguments import folder_of, key_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from runner.config.errors import refuse
 from runner.config.schema import ClusterConfig
+from runner.errors import refuse
 from runner.processes import place
 
 _KEY = "hydra.launcher.parameters"

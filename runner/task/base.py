@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import ConfigError, refuse
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
+from runner.errors import ConfigError, refuse
 from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.data.base import Array
+from runner.errors import ConfigError
 
 _ROUNDING = 1e-2  # of a sum over the classes, in bfloat16 too
 _UNITS = 8  # of so many logits, one at least is below 0 or above 1 at the start of any usual training

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.config.checks_values import within
-from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
+from runner.errors import did_you_mean, refuse
 from runner.host.late import late
-from runner.metrics import MAXIMIZE
 from runner.task.base import Evaluation, OutputSpec, Report, Table, Tensor
 from runner.task.checks import check_output, not_logits
+from runner.task.metrics import MAXIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, counted, is_real, needed, read_columns, roles
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from runner.config.checks_values import positive
-from runner.config.errors import ConfigError, refuse, told
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
-from runner.metrics import MAXIMIZE, MINIMIZE
+from runner.errors import ConfigError, refuse, told
 from runner.model import target
 from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Tensor, model_dtype
+from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Roles, Supervised, counted, roles
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from runner.config.checks_values import positive, within
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.data.vocabulary import Vocabulary
+from runner.errors import ConfigError, refuse
 from runner.layout.axes import SEQUENCE
-from runner.metrics import MAXIMIZE, MINIMIZE
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
+from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, is_real, roles
 from runner.task.token_checks import check_tokens, check_weights, checked_prompt

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.config.checks_values import within
-from runner.config.errors import refuse
 from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
+from runner.errors import refuse
 from runner.host.late import late
-from runner.metrics import MAXIMIZE
 from runner.task.base import Evaluation, OutputSpec, Report, Tensor
 from runner.task.checks import check_output, not_logits
+from runner.task.metrics import MAXIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, counted, roles
 

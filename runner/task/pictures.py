@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.ticker import PercentFormatter
 
-from runner import palette
 from runner.data.base import Array
-from runner.figures import ink, save, subplots
+from runner.report import palette
+from runner.report.figures import ink, save, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.config.checks_values import one_of, within
-from runner.config.errors import refuse
 from runner.config.schema_task import RegressionOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
+from runner.errors import refuse
 from runner.host.late import late
-from runner.metrics import MAXIMIZE, MINIMIZE
 from runner.task import losses
 from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Table, Tensor, is_bytes
 from runner.task.checks import check_output
+from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.multilabel import columns
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, counted, needed, read_columns, roles

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
-from runner.metrics import MINIMIZE
+from runner.errors import did_you_mean, refuse
 from runner.task.base import LOSS, Task, Tensor
+from runner.task.metrics import MINIMIZE
 from runner.task.namespace import Namespace
 
 _BLOCK = 256  # examples that are read at a time

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from runner.config.errors import refuse
 from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
 from runner.data.packed import no_label_counts
 from runner.data.vocabulary import EncodingError, Vocabulary
+from runner.errors import refuse
 
 
 def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> None:

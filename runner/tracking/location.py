@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.secrets import TRACKING, reveal, without_userinfo
-from runner.config.secrets import shown as shown  # what is shown of a location
 from runner.host.late import late
+from runner.host.secrets import TRACKING, reveal, without_userinfo
+from runner.host.secrets import shown as shown  # what is shown of a location
 
 if TYPE_CHECKING:
     from runner.tracking import serving

@@ -9,8 +9,8 @@ import logging
 import os
 import sys
 
-from runner.config.secrets import scrub
 from runner.host import stages
+from runner.host.secrets import scrub
 
 
 def quiet() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.metrics import EVAL, TEST
+from runner.task.metrics import EVAL, TEST
 
 TAG = "mlflow.note.content"  # which MLflow shows as a run's description
 ENDED = "runner.ended"  # a run's tag: why it ended, in words

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import sqlalchemy
 
-from runner.config.errors import TrackingError
-from runner.config.secrets import scrub
+from runner.errors import TrackingError
+from runner.host.secrets import scrub
 from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
 from runner.tracking.reason import http_code, reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runner.config.secrets import scrub
+from runner.host.secrets import scrub
 
 _LONGEST = 160
 _KNOWN = (

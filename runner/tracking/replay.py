@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli import entry
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.host.late import late
 
 if TYPE_CHECKING:

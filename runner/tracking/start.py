@@ -12,7 +12,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Param
 
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.tracking import process
 from runner.tracking.dead import NOTE
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of

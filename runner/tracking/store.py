@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.host.lock import locked
 from runner.host.signals import current
 from runner.tracking import moved

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.tracking.base import Attachment
 from runner.tracking.location import shown, ui_lines
 from runner.tracking.reason import reason

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mlflow.entities import Run
 
-from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError
 from runner.host.paths import project_root
 from runner.tracking.location import tracking_uri
 from runner.tracking.store import Store, open_store, search

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.errors import Interrupted, TrackingError
 from runner.config.schema import TrackingConfig
+from runner.errors import Interrupted, TrackingError
 from runner.host.late import late
 from runner.host.signals import current
 from runner.tracking import page, start, unsent, view

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from runner.config.errors import TrackingError
-from runner.config.secrets import TRACKING, reveal
+from runner.errors import TrackingError
 from runner.host.lock import locked
 from runner.host.outputs import append_whole
 from runner.host.paths import project_root
+from runner.host.secrets import TRACKING, reveal
 from runner.tracking import places
 from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import quiet

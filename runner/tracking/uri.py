@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points, version
 from urllib.parse import urlsplit
 
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError, refuse
 from runner.tracking.location import shown
 
 VARIABLE = "MLFLOW_TRACKING_URI"

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from runner import mesh
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, DataSource, Rows
 from runner.data.prefetch import Prefetcher
 from runner.data.sampler import Plan, eval_plan, train_plan
 from runner.data.workers import Reader, Reading, Workers
 from runner.engine.base import HostBatches, PlacedBatches
+from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.processes.team import current
 from runner.task.base import Task

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner.config.errors import NotFiniteError
 from runner.data.base import Array
 from runner.engine.base import Pending
-from runner.metrics import EPOCH, EVAL, TRAIN
+from runner.errors import NotFiniteError
 from runner.task.base import LOSS, Evaluation
+from runner.task.metrics import EPOCH, EVAL, TRAIN
 from runner.training import past
 from runner.training.past import Past, Restore
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.config import checks_optimizer
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import RunConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
+from runner.errors import ConfigError, refuse
 from runner.layout.axes import batch_axis
+from runner.optim import checks as checks_optimizer
 
 _MOST_STEPS = 2**31 - 1  # engines count steps in int32
 _MOST_BYTES = 4 << 30  # of examples that are made ready at once

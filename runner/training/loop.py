@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runner.config.errors import EngineError, Interrupted, NotFiniteError
 from runner.config.schema import RunConfig
 from runner.engine.base import Engine, HostBatches
-from runner.metrics import TEST
+from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.optim import schedules
 from runner.processes.begin import AgreedStop
 from runner.processes.team import current
 from runner.task.base import Evaluation
+from runner.task.metrics import TEST
 from runner.training import feed, lengths, stopping
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint

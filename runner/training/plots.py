@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from runner import palette
 from runner.data.base import Array, ArraySpec
-from runner.figures import log_axis, save, show_last_tenth, subplots
+from runner.report import palette
+from runner.report.figures import log_axis, save, show_last_tenth, subplots
 from runner.task.base import LOSS, Evaluation
 
 _LOG_FROM = 3.0  # ratio of the largest loss to the smallest from which the axis is logarithmic

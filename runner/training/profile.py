@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.config.schema_trainer import ProfileConfig
+from runner.errors import refuse
 
 Trace = Callable[[Path], AbstractContextManager[None]]
 FOLDER = "profile"

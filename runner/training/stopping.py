@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema_trainer import EarlyStoppingConfig
-from runner.metrics import EVAL, MINIMIZE, evaluated
 from runner.task.base import Evaluation
+from runner.task.metrics import EVAL, MINIMIZE, evaluated
 
 Evaluations = Sequence[tuple[int, Evaluation]]  # (step, metrics) in order
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from runner import mesh
-from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import Dataset
+from runner.errors import EngineError
 from runner.host import cores
+from runner.layout import mesh
 from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.place import Place

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Required, TypedDict
 
-from runner.config.errors import ConfigError, EngineError
+from runner.errors import ConfigError, EngineError
 from runner.processes.place import Place
 
 WORKER = "runner.verify.worker"

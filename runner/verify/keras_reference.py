@@ -13,13 +13,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from runner import mesh
 from runner.arrays import Tensor
-from runner.config.errors import ConfigError
 from runner.data.base import Array
 from runner.engine.dtensor import masks, private
 from runner.engine.dtensor.adapters import make_adapter
 from runner.engine.dtensor.adapters.paths import named_variables
+from runner.errors import ConfigError
+from runner.layout import mesh
 from runner.model import scope, target
 from runner.optim.paths import slot_path
 from runner.optim.stock import stock_optimizer

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from runner.config.errors import EngineError
 from runner.data.base import Array
 from runner.engine import make_engine
 from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
+from runner.errors import EngineError
 from runner.optim.paths import is_variable
 from runner.task.base import LOSS
 from runner.verify import padding, points

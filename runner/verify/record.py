@@ -9,12 +9,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-import runner.data
-from runner.config import cautions, devices, typed
+from runner.checks import warnings as cautions
+from runner.config import typed
 from runner.config.convert import resolved
-from runner.config.errors import EngineError
 from runner.config.schema import RunConfig
+from runner.data import loading
 from runner.data.base import Dataset
+from runner.engine import devices
+from runner.errors import EngineError
 from runner.host import stages
 from runner.host.outputs import required
 from runner.host.signals import heard
@@ -49,7 +51,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     for warning in cautions.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
-        data = runner.data.load_run(config)
+        data = loading.load_run(config)
         command = typed.command("runner.verify")
         team = current()
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Group
 
 from runner.plan.table import WIDTH
-from runner.tables import Column, fitted
+from runner.report.tables import Column, fitted
 from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
 from runner.verify.parity import Parity

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.config.errors import ConfigError, DataError, EngineError
 from runner.data.base import Array
 from runner.engine import registry
+from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
 from runner.processes import begin as processes
 from runner.processes.place import told

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import runner.data
 from runner import compose
-from runner.config.errors import ConfigError
+from runner.data import loading
 from runner.engine import make_engine, registry
 from runner.engine.base import DataSpec
 from runner.engine.jax import mesh
+from runner.errors import ConfigError
 from runner.model import keras_hub as hub
 from runner.plan.command import compile_step, on_cpu
-from runner.task import make_task
+from runner.task.registry import make_task
 from tests.backbones_of_hub import arrays
 from tests.backbones_of_hub.case import Counts, Planned, overrides
 
@@ -56,7 +56,7 @@ def planned(name: str, words: Sequence[str], folder: Path) -> Planned:
 def _counted(words: list[str]) -> tuple[list[tuple[int, bool]], Counts]:
     """Returns each variable's size, and whether it is split; and the collectives of a step by kind."""
     config = on_cpu(compose(*words))
-    data = runner.data.load_run(config)
+    data = loading.load_run(config)
     task = make_task(config.task, data.specs, data.train)
     spec = DataSpec(task.arrays, task)
     engine = make_engine(config, spec, 1, planning=True)

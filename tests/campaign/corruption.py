@@ -21,9 +21,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.engine.base import Engine, Shard
+from runner.errors import ConfigError
 from runner.evaluate.saved import open_saved
 from runner.task.base import Evaluation
 from runner.training.checkpoint import best, reading, recovery, runs, storage

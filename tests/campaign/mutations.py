@@ -30,9 +30,9 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-import runner.data
 from runner.config.convert import convert
 from runner.config.schema import RunConfig
+from runner.data import loading
 from runner.data.base import Array
 from runner.host import paths
 from runner.verify import check
@@ -157,7 +157,7 @@ class Scene:
           cases: how many are drawn of them; 0: all.
           seed: of the draw.
         """
-        write_request(self.folder, make_request(config, runner.data.load_run(config)))
+        write_request(self.folder, make_request(config, loading.load_run(config)))
         for _, said in self._run([_REFERENCE]):
             self._said["reference"] = said["said"]
         if self._said.get("reference", {}).get("kind") != "done":

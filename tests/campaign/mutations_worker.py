@@ -17,8 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from runner.config.errors import ConfigError, DataError, EngineError
 from runner.engine import registry
+from runner.errors import ConfigError, DataError, EngineError
 from runner.verify import on_mesh, worker
 from runner.verify.request import read_request
 from tests.campaign.mutations_hooks import Hooks

@@ -26,9 +26,9 @@ import sklearn.datasets  # noqa: F401 - of the digits
 
 import runner.tracking
 from runner.cli.app import run_command
-from runner.config.errors import EngineError
 from runner.config.schema import TrackingConfig
 from runner.engine.base import HostBatches
+from runner.errors import EngineError
 from runner.run import record, report, train
 from runner.task import classification
 from runner.task.base import Evaluation

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from runner.cli.command_line import arranged
-from runner.config.errors import ConfigError
 from runner.config.kinds import misfit
 from runner.config.schema import LayoutConfig, MeshConfig, TrackingConfig, TrainerConfig
 from runner.config.schema_task import LanguageModelOptions
+from runner.errors import ConfigError
 
 
 @pytest.mark.parametrize(

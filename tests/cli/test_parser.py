@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.cli.commands import COMMANDS, listed
-from runner.cli.parser import Parser, truth
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
+from runner.host.commands import COMMANDS, listed
+from runner.host.parser import Parser, truth
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).parent / "runner"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from runner import palette
 from runner.compare import curves, plots
 from runner.compare.lines import Line, Stat
 from runner.compare.records import RunRecord
+from runner.report import palette
 
 
 @dataclass

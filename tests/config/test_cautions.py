@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config import cautions
+from runner.checks import warnings as cautions
 from runner.config.schema import MeshConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
 

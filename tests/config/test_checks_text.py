@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import checks, checks_data, checks_task
-from runner.config.errors import ConfigError
+from runner.checks import run as checks
+from runner.checks import task as checks_task
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
+from runner.data import checks as checks_data
+from runner.errors import ConfigError
 from runner.model import gpt_options
 from tests.engine import cases
 

@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config import schema
 from runner.config.convert import convert, flatten, resolved
-from runner.config.errors import ConfigError, did_you_mean
 from runner.config.options import arranged
+from runner.errors import ConfigError, did_you_mean
 from runner.host import paths
 from runner.layout.axes import batch_axis
 

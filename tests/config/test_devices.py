@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.config import devices
-from runner.config.checks import check
+from runner.checks.run import check
 from runner.config.convert import convert
-from runner.config.errors import ConfigError
 from runner.config.schema import AgainstConfig, ClusterConfig, EngineConfig, MeshConfig, RunConfig
+from runner.engine import devices
 from runner.engine.accelerated import Lack
+from runner.errors import ConfigError
 from runner.host import accelerators
 from runner.processes import place
 from runner.processes.place import Place

@@ -8,11 +8,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from runner.config import checks_data
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import DatasetConfig
-from runner.data import load
+from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, Encoding
+from runner.data.loading import load
+from runner.errors import ConfigError, DataError
 
 HOUSES = "rooms,area (m2),kind,price,sold\n2,50.5,flat,100,true\n4,120,house,300.5,false\n3,70,flat,150,true\n"
 

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from runner.config import checks_augment
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import images
+from runner.data import checks_augment, images
 from runner.data.augment import augmented, generator
 from runner.data.base import ArraySource, ArraySpec, DataSource, column
+from runner.errors import ConfigError, DataError
 from tests.data.pictures import picture
 
 NAMES = ("ant", "bee", "cat")

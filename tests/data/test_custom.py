@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config import checks_data
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import DatasetConfig
-from runner.data import load
+from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, ExampleSource
+from runner.data.loading import load
+from runner.errors import ConfigError, DataError
 
 MODULE = """
 import numpy as np

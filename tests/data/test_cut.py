@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.errors import ConfigError
 from runner.config.schema_data import DatasetConfig
-from runner.data import load
 from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Rows
 from runner.data.cut import Selection, Whole, make_dataset
+from runner.data.loading import load
+from runner.errors import ConfigError
 
 SPECS = {"x": ArraySpec((2,), "int32")}
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import images, load
+from runner.data import images
 from runner.data.base import Encoding
+from runner.data.loading import load
 from runner.data.sources import image_folder, image_scan
+from runner.errors import ConfigError, DataError
 from tests import forks
 from tests.data.pictures import encoded, folder, picture
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema import DatasetConfig
-from runner.data import cut, load
+from runner.data import cut
+from runner.data.loading import load
 from runner.data.sources.tfds import cache, child
+from runner.errors import ConfigError, DataError
 from tests.data.conftest import ROOT, FakeCache, python
 
 

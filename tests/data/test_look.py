@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import load
 from runner.data.base import ArraySource, ArraySpec, Dataset
+from runner.data.loading import load
 from runner.data.look import Table, cell, examples, tables
 from runner.data.picture import draw
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.errors import DataError
 from runner.data.sources.tfds import mirror
+from runner.errors import DataError
 
 
 class Malicious:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema import DatasetConfig
-from runner.data import load
+from runner.data.loading import load
 from runner.data.sources.tfds import cache, child, decode
+from runner.errors import ConfigError, DataError
 from tests.data.conftest import LOAD, offline, python
 
 pytestmark = pytest.mark.slow

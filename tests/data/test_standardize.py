@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
-from runner.data import load, load_run
 from runner.data.base import ArraySource, Dataset, Encoding
+from runner.data.loading import load, load_run
 from runner.data.standardize import measured
+from runner.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import DatasetConfig
-from runner.data import load
 from runner.data.base import Dataset, Encoding
+from runner.data.loading import load
 from runner.data.packed import Packed
 from runner.data.sources.text import files, scan, store
 from runner.data.sources.text.files import PIECE, Text
 from runner.data.sources.text.split import cut, parted, train_part
+from runner.errors import ConfigError, DataError
 from tests.data.conftest import python
 from tests.data.texts import END, LINES, config, written
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from runner.config.errors import ConfigError, DataError
-from runner.data import load
+from runner.data.loading import load
+from runner.errors import ConfigError, DataError
 from tests.data.texts import END, config, written
 
 UNABLE = {

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runner.config import checks_augment
-from runner.config.errors import ConfigError, DataError
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import load, workers
+from runner.data import checks_augment, workers
 from runner.data.base import ArraySource, ArraySpec, Rows
 from runner.data.cut import Selection
+from runner.data.loading import load
+from runner.errors import ConfigError, DataError
 from tests.data.pictures import folder
 
 STEPS = [
@@ -175,7 +175,7 @@ def test_objects_that_no_process_can_be_given_are_refused_or_made_by_threads():
 _PROCESSES = """
 import json, os, sys, time
 import numpy as np
-from runner.config.errors import DataError
+from runner.errors import DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data import workers
 from tests.data.test_workers import config, load, slow

@@ -18,7 +18,7 @@ from runner.config.schema import (
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import DataSpec, HostBatches
-from runner.task import make_task
+from runner.task.registry import make_task
 
 STEPS = 50
 CLASSES = 10

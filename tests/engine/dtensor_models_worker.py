@@ -24,7 +24,7 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.dtensor.masks import handed_in
 from runner.model import scope
 from runner.optim.stock import stock_optimizer
-from runner.task import make_task
+from runner.task.registry import make_task
 from tests.engine import cases
 from tests.engine.dtensor_models import SHAPES, SPLIT
 

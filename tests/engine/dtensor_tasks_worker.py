@@ -19,8 +19,8 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine import make_engine, registry
 from runner.engine.base import DataSpec, HostBatches
-from runner.task import make_task
 from runner.task.base import OutputSpec
+from runner.task.registry import make_task
 from tests.engine import tasks_worker as tasks
 
 TOKENS, WORDS = "tokens", 11

@@ -11,7 +11,7 @@ from runner.config.schema import LayoutConfig, MeshConfig, ModelConfig, Optimize
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import DataSpec, HostBatches
-from runner.task import make_task
+from runner.task.registry import make_task
 
 STEPS, BATCH, TOKENS, VOCABULARY, DIM = 4, 16, 16, 64, 32
 OPTIONS: dict[str, dict[str, Any]] = {

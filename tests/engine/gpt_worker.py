@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.engine import registry
+from runner.errors import ConfigError
 from tests.engine import gpt_cases as cases
 
 

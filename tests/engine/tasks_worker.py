@@ -18,8 +18,8 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec
 from runner.engine import make_engine, registry
 from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
-from runner.task import make_task
 from runner.task.base import OutputSpec
+from runner.task.registry import make_task
 from tests.engine import cases
 
 STEPS, BATCH, PADDED = 12, 32, 5

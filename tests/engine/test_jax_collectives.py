@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.errors import EngineError
 from runner.engine.base import Collective
 from runner.engine.jax.collectives import collectives
+from runner.errors import EngineError
 from runner.layout import Placement
 
 AXES = {"batch": 4, "model": 2}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import checks
-from runner.config.errors import ConfigError
+from runner.checks import run as checks
 from runner.engine.jax import environment
+from runner.errors import ConfigError
 from runner.host import cores
 from tests.engine import cases
 from tests.engine.jax_runs import answer

@@ -79,7 +79,7 @@ def test_a_network_of_keras_applications_trains_on_a_mesh_as_on_one_device() -> 
 
 REFUSED = r"""
 import json, sys
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.engine.jax.engine import JaxEngine
 from tests.engine import cases
 said = {}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.engine.base import VariableInfo
+from runner.errors import ConfigError
 from runner.optim.paths import is_ema, is_slot
 from runner.training.checkpoint import resume
 from tests import forks

@@ -164,10 +164,10 @@ print(json.dumps({
 
 def served(trained: Trained, model_id: str) -> dict[str, Any]:
     """Loads the logged model in a process that knows nothing of this package, and predicts raw test images."""
-    import runner.data
     from runner.config.schema import DatasetConfig
+    from runner.data import loading
 
-    split = runner.data.load(DatasetConfig(name="digits")).test
+    split = loading.load(DatasetConfig(name="digits")).test
     arrays = split.read(np.arange(split.size))
     np.savez(trained.folder / "raw.npz", images=arrays["image"], labels=arrays["label"])
     arguments = [trained.uri, model_id, str(trained.folder / "raw.npz"), str(ROOT)]

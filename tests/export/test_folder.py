@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError, EngineError
 from runner.config.schema import ExportConfig
+from runner.errors import ConfigError, EngineError
 from runner.export import folder
 from runner.training.checkpoint.runs import SavedRun
 

@@ -21,7 +21,8 @@ from runner.export.check import check
 from runner.export.plain import make_plain
 from runner.export.signature import Served
 from runner.export.write import write_model
-from runner.task import make_task, namespace
+from runner.task import namespace
+from runner.task.registry import make_task
 from tests.engine import cases
 
 COUNT = 600  # more than one batch of the process that loads the export

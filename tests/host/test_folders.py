@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.host import folders
 
 ROOT = Path(__file__).resolve().parents[2]

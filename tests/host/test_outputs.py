@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError
-from runner.config.refusals import one_line
+from runner.cli.refusals import one_line
+from runner.errors import ConfigError
 from runner.host import outputs
 from runner.host.logs import LogFile, quiet_native_log
 from runner.sweep import member

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import Interrupted
+from runner.errors import Interrupted
 from runner.host.signals import SIGNALS, StopRequest, heard, interruption
 
 ROOT = Path(__file__).resolve().parents[2]

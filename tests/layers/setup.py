@@ -12,7 +12,7 @@ from runner.config.schema import OptimizerConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import DataSpec, HostBatches
-from runner.task import make_task
+from runner.task.registry import make_task
 from tests.engine import cases as engine_cases
 from tests.layers.case import JAX, Case
 from tests.layers.network import UNITS, input_name, input_specs

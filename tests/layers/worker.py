@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from types import ModuleType
 
-from runner.config.errors import ConfigError
 from runner.engine import registry
+from runner.errors import ConfigError
 from runner.model import target
 from tests.layers.case import JAX
 from tests.layers.setup import Arrays, Setup, config

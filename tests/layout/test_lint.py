@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runner import layout
-from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.data.base import WEIGHT, ArraySpec
+from runner.errors import ConfigError
 from runner.layout.inputs import input_specs
 from runner.layout.specs import Shape
 

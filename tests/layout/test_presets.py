@@ -10,9 +10,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from runner import layout
-from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig
 from runner.data.base import ArraySpec
+from runner.errors import ConfigError
 from runner.host import paths
 from tests.layout.tables import MODELS, mlp, vit
 

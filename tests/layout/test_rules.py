@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner import layout
-from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.errors import ConfigError
 
 AXES = {"batch": 2, "model": 4}
 INPUTS: dict[str, list[str | None]] = {"image": ["batch", None, None, None], "label": ["batch"]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner import layout
-from runner.config.errors import ConfigError
 from runner.data.base import ArraySpec
+from runner.errors import ConfigError
 from runner.layout.axes import data_axes
 from runner.layout.inputs import input_specs
 from runner.layout.rules import model_axes

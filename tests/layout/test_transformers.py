@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner import layout
-from runner.config.errors import ConfigError
 from runner.config.schema import LayoutConfig, RuleConfig
+from runner.errors import ConfigError
 from runner.layout import auto, transformers
 from runner.layout.specs import Shape
 from tests.layout.test_presets import load

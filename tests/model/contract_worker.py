@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError, EngineError
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine, registry
+from runner.errors import ConfigError, EngineError
 from runner.host import paths
 from tests.engine import cases
 

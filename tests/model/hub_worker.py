@@ -11,7 +11,6 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySpec
@@ -20,9 +19,10 @@ from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
 from runner.engine.jax.tuning import train_alone
+from runner.errors import ConfigError
 from runner.model import keras_hub as hub
 from runner.model import stored
-from runner.task import make_task
+from runner.task.registry import make_task
 
 T, V = 8, 24
 TARGET = "runner.model.keras_hub.build"

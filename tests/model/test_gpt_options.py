@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySpec
+from runner.errors import ConfigError
 from runner.host import paths
 from runner.model import gpt, gpt_options
 from runner.task.base import OutputSpec

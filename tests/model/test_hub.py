@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
+from runner.errors import ConfigError
 from runner.model.hub import catalogue, check, options
 from tests import forks
 from tests.backbones_of_hub import tiny

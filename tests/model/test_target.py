@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
+from runner.errors import ConfigError
 from runner.model import builder, target
 
 MODULE = "target_of_a_user"

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from runner.config import cautions
+from runner.checks import warnings as cautions
 from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
-from runner.palette import of_part
 from runner.plan import compare, rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import BARS, MIDDLE, RIGHT, draw
 from runner.plan.rates import rates, traffic, utilisation
 from runner.plan.table import WIDTH, show
+from runner.report.palette import of_part
+from runner.report.tables import broken
 from runner.sweep.jobs import Job
-from runner.tables import broken
 from tests.plan import cases
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from runner.config.errors import ConfigError, Interrupted
+from runner.errors import ConfigError, Interrupted
 from runner.host.signals import heard
 from runner.processes import begin
 from runner.processes.team import current

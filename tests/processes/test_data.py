@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner import mesh
+from runner.layout import mesh
 from tests.processes.running import differences, last, run, several
 
 COUNTED = """

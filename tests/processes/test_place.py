@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError
 from runner.processes import place
 from runner.processes.place import Place, find, first_node, scheduled
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError
 from runner.processes import place
 from tests.refusals import Refusal, assert_refused, chosen_cases, name, refusal, refuse_all
 

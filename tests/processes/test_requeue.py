@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import CheckpointConfig, ClusterConfig, RunConfig, TrainerConfig
+from runner.errors import ConfigError
 from runner.processes import requeue
 from runner.processes.requeue import Job
 from runner.tracking import process

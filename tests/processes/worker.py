@@ -17,8 +17,8 @@ def body() -> int:
     import signal
     import sys
 
-    from runner.config.errors import ConfigError
     from runner.config.schema import ClusterConfig
+    from runner.errors import ConfigError
     from runner.processes import begin, launch, place
     from runner.processes.team import ProcessError
     from runner.sweep import member

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from runner.config.errors import EngineError, Interrupted, TrackingError
+from runner.errors import EngineError, Interrupted, TrackingError
 from runner.run.record import recorded
 from runner.tracking import Status, Tracker
 

@@ -191,7 +191,7 @@ import sys
 from runner.engine.dtensor import mesh
 from runner.engine.dtensor import canary
 from runner.engine.dtensor.environment import prepare_environment
-from runner.config.errors import EngineError
+from runner.errors import EngineError
 from tests.engine import cases
 
 config = cases.config({"batch": int(sys.argv[1])})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.runs.choice import Choice, age, age_words, statuses
 from runner.runs.command import main
 from runner.runs.found import KEEP_TAG, Found, chosen, named_run

@@ -9,9 +9,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.compare.records import RunRecord
-from runner.config.errors import ConfigError
 from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
+from runner.errors import ConfigError
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.member import Membership, values_of, varied_tags

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import Interrupted
 from runner.config.names import short_keys, varied_name
+from runner.errors import Interrupted
 from runner.host.signals import StopRequest
 from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of
 from runner.sweep.process import LOG_FILE, STOP_FILE, Command, JobProcess, run_to_end

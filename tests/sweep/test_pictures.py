@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from runner import palette
+from runner.report import palette
 from runner.sweep import pictures
 
 SPACE = {

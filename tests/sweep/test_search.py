@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from runner.config.errors import ConfigError
 from runner.config.schema import SweepConfig
+from runner.errors import ConfigError
 from runner.sweep.jobs import Job, Ledger, Outcome
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.search import Search, Settings, distribution

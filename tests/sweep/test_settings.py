@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.sweep.settings import check
 
 PROCESSES = {"_target_": "hydra_plugins.runner_sweep.ProcessLauncher", "max_parallel": 1, "timeout": None}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ClusterConfig
+from runner.errors import ConfigError
 from runner.processes import place
 from runner.sweep.tasks import check_tasks, count, expected
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from runner.config.schema_task import OPTIONS, TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
-from runner.task import make_task
 from runner.task.base import Task
+from runner.task.registry import make_task
 
 Arrays = dict[str, np.ndarray]
 REAL, PADDED = 13, 3  # examples of a batch

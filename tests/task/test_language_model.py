@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from runner.config.errors import ConfigError
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
 from runner.data.vocabulary import Vocabulary
-from runner.task import generation, make_task, namespace
+from runner.errors import ConfigError
+from runner.task import generation, namespace
 from runner.task.base import Task
+from runner.task.registry import make_task
 from runner.task.token_losses import of_logits
 
 B, T, V = 4, 6, 257

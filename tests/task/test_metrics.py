@@ -11,8 +11,9 @@ from sklearn import metrics as sklearn
 
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
-from runner.task import make_task, metric_directions, namespace, step_metric_names
+from runner.task import namespace
 from runner.task.base import Evaluation, Task
+from runner.task.registry import make_task, metric_directions, step_metric_names
 from tests.task import cases
 
 OPS = namespace.of(np)

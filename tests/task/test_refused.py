@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
-from runner.task import check, make_task, metric_directions, namespace
+from runner.errors import ConfigError
+from runner.task import namespace
+from runner.task.registry import check, make_task, metric_directions
 from tests.task.cases import config
 
 NAMED = ArraySpec((), "int32", (), tuple("abc"))

@@ -10,9 +10,9 @@ from matplotlib import image as files
 from sklearn import metrics as sklearn
 
 from runner.data.base import ArraySource, ArraySpec
-from runner.task import make_task
 from runner.task.base import Report, Task
 from runner.task.pictures import confusion
+from runner.task.registry import make_task
 from tests.task import cases
 from tests.task.test_metrics import evaluated
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.tracking import probe
 from runner.tracking.location import sqlite_path
 from runner.tracking.store import open_store

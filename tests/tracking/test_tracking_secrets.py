@@ -16,12 +16,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
-from runner.config import secrets
 from runner.config.convert import as_typed, convert, resolved
-from runner.config.errors import ConfigError
-from runner.config.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
+from runner.errors import ConfigError
+from runner.host import secrets
 from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
+from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
 from runner.tracking import unsent
 from runner.tracking.location import fingerprint, host_and_port, tracking_uri, ui_lines
 from runner.tracking.writer import reason

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from runner.config.errors import TrackingError
+from runner.errors import TrackingError
 from runner.tracking import places
 from tests.tracking.server import Server, free_port
 

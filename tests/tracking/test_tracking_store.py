@@ -8,8 +8,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from runner.config.errors import TrackingError
 from runner.config.schema import TrackingConfig
+from runner.errors import TrackingError
 from runner.tracking import Tracker, open_tracker, unsent
 
 

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
-from runner.config.errors import Interrupted, TrackingError
+from runner.errors import Interrupted, TrackingError
 from runner.run.train import recorded
 from runner.tracking import Status, Tracker, places, unsent
 from runner.tracking.records import Point, Record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import TrackingConfig
+from runner.errors import ConfigError
 from runner.tracking import uri
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.errors import EngineError, NotFiniteError
 from runner.engine.base import StepMetrics
+from runner.errors import EngineError, NotFiniteError
 from runner.task.base import Evaluation
 from runner.training.history import History
 from runner.training.past import Restore, check_arrays, from_arrays, to_arrays

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError
 from runner.config.schema import (
     DatasetConfig,
     LayoutConfig,
@@ -18,6 +17,7 @@ from runner.config.schema import (
     TrainerConfig,
 )
 from runner.data.base import ArraySource, ArraySpec
+from runner.errors import ConfigError
 from runner.training import lengths
 
 

@@ -11,8 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from runner.config.checks_trainer import with_metrics
-from runner.config.errors import ConfigError, EngineError
+from runner.checks.trainer import with_metrics
 from runner.config.schema import (
     CheckpointConfig,
     DatasetConfig,
@@ -22,6 +21,7 @@ from runner.config.schema import (
     TrainerConfig,
 )
 from runner.engine.base import Engine, HostBatches, PlacedBatches
+from runner.errors import ConfigError, EngineError
 from runner.host.signals import StopRequest
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, loop, profile, stopping

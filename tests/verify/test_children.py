@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError, EngineError
+from runner.errors import ConfigError, EngineError
 from runner.verify.children import Outcome, run_children
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config import checks
-from runner.config.errors import ConfigError
+from runner.checks import run as checks
 from runner.config.schema import AgainstConfig, RunConfig
+from runner.errors import ConfigError
 from runner.verify.check import judged
 from runner.verify.children import Outcome
 from runner.verify.compare import compare

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import runner.data
 from runner.config.schema import DatasetConfig, RuleConfig, RunConfig, TaskConfig
+from runner.data import loading
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.workers import opened
-from runner.task import make_task
+from runner.task.registry import make_task
 from runner.training import feed
 from runner.verify.request import Request, make_request, read_request, write_request
 from tests.engine import cases
@@ -20,7 +20,7 @@ from tests.engine import cases
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return runner.data.load(DatasetConfig(name="digits"))
+    return loading.load(DatasetConfig(name="digits"))
 
 
 def config(**dataset: object) -> RunConfig:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.config.checks_data import TABLES
-from runner.config.errors import ConfigError, DataError, did_you_mean, refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.base import Array, Encoding, in_order
+from runner.data.checks import TABLES
 from runner.data.cut import Whole
 from runner.data.encode import Column, Words, check_lengths, cleaned, encode, shown
+from runner.errors import ConfigError, DataError, did_you_mean, refuse
 
 _OTHER_NAMES = {"val": "validation", "valid": "validation"}
 

@@ -14,13 +14,13 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from runner.config.errors import ConfigError, DataError, refuse, told
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Array, ArraySpec, DataSource, Encoding, Rows, in_order, stacked
 from runner.data.cut import Whole
 from runner.data.digest import digest
 from runner.data.encode import Column, as_column, by_name, check_lengths, described, encode, numbers, shown, spec
-from runner.model import definition
+from runner.errors import ConfigError, DataError, refuse, told
+from runner.host import definition
 
 _KEY = "dataset._target_"
 _FORMS = (

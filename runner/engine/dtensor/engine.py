@@ -16,7 +16,6 @@ import tf_keras
 from tensorflow.experimental import dtensor
 
 from runner import layout
-from runner.config.errors import EngineError
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
@@ -34,6 +33,7 @@ from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
 from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
+from runner.errors import EngineError
 from runner.host import stages
 from runner.model import contract, target
 from runner.model.builder import check_trainable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from runner import mesh
 from runner.config.schema import RunConfig
 from runner.host import accelerators
+from runner.layout import mesh
 from runner.processes.team import current
 
 _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 
 _BY_JAX = "engine=jax, which computes it"
 # What works instead, by operation.

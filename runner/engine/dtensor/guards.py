@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from runner.config.errors import ConfigError, EngineError
+from runner.errors import ConfigError, EngineError
 
 _UNKNOWN = "(not the model's)"
 _WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")

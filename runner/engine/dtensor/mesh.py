@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner import mesh
-from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
 from runner.engine.dtensor import processes
 from runner.engine.dtensor.arrays import layout_of
 from runner.engine.dtensor.environment import merge_all_reduces
+from runner.errors import refuse
 from runner.host import cores
+from runner.layout import mesh
 from runner.model.scope import Spec
 from runner.processes.team import current
 

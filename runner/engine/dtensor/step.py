@@ -13,7 +13,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from runner.config.errors import ConfigError, EngineError
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.base import DataSpec
@@ -28,6 +27,7 @@ from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
 from runner.engine.dtensor.variable_reads import deferred, lent
+from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
 from runner.task import namespace

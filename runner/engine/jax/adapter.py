@@ -11,7 +11,6 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError, in_one_line
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import DataSpec, as_called
@@ -20,6 +19,7 @@ from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, s
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
+from runner.errors import ConfigError, in_one_line
 from runner.model import builder, contract, padding, stored, target
 from runner.model.stored import StoredValue
 

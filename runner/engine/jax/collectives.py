@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import EngineError
 from runner.engine.base import Collective
 from runner.engine.device_groups import device_groups
 from runner.engine.jax import loops
 from runner.engine.jax.widened import promoted, widened
+from runner.errors import EngineError
 from runner.layout import Placement
 
 _KINDS = {

@@ -12,8 +12,6 @@ import jax
 import numpy as np
 from jax.stages import Compiled, Lowered
 
-from runner import mesh
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
 from runner.engine.jax import private
@@ -21,6 +19,8 @@ from runner.engine.jax.adapter import reason
 from runner.engine.jax.state import State
 from runner.engine.jax.step import Step
 from runner.engine.jax.traces import equations
+from runner.errors import ConfigError
+from runner.layout import mesh
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
-from runner import mesh as runner_mesh
-from runner.config.errors import EngineError
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import (
@@ -51,7 +49,9 @@ from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Arrays, Shardings, Step, Weights
+from runner.errors import EngineError
 from runner.layout import Spec
+from runner.layout import mesh as runner_mesh
 from runner.optim import rules
 from runner.optim.paths import ema_path
 from runner.processes.team import current

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-from runner import mesh
 from runner.config.schema import RunConfig
 from runner.host import accelerators, cores, paths
+from runner.layout import mesh
 from runner.processes.team import current
 
 _CACHE = "jax_cache"

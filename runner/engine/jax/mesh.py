@@ -6,11 +6,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
 from runner.engine.jax import private, processes
-from runner.mesh import device_kind, size
+from runner.errors import refuse
+from runner.layout.mesh import device_kind, size
 from runner.processes.team import current
 
 

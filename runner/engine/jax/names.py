@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import keras
 
-from runner.config.errors import ConfigError
 from runner.engine.jax import private
 from runner.engine.layer_notes import layer_path
+from runner.errors import ConfigError
 
 
 class Names:

@@ -10,9 +10,9 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.engine.jax import private
+from runner.errors import ConfigError, refuse
 from runner.layout.axes import batch_axis
 from runner.layout.rules import misfits
 

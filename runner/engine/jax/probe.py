@@ -8,12 +8,12 @@ import jax
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.data.base import Batch
 from runner.engine.base import DataSpec, as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
+from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 
 Values = list[jax.Array]

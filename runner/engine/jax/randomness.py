@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from runner.config.errors import ConfigError
 from runner.config.schema import ModelConfig
 from runner.data.base import Array
 from runner.engine.jax import private
+from runner.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from runner import mesh
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard, VariableInfo
 from runner.engine.jax.processes import placed_all
+from runner.errors import refuse
+from runner.layout import mesh
 from runner.processes.team import current
 
 _MOST_CACHED = 1 << 30  # bytes of a split's arrays that `engine.data=auto` keeps on the devices

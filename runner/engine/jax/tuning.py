@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import keras
 
-from runner.config.errors import refuse
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
+from runner.errors import refuse
 
 
 def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from runner.host import definition
 from runner.host.versions import installed
-from runner.model import definition
 
 PACKAGE = "keras_hub"
 _PUBLIC = (f"{PACKAGE}.models", f"{PACKAGE}.layers")

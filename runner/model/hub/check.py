@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config import checks_text
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema import ModelConfig, RunConfig
+from runner.data import checks_text
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.model.hub import catalogue, heads, options, presets
 
 TARGET = "runner.model.keras_hub.build"

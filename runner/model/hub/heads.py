@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import did_you_mean
+from runner.errors import did_you_mean
 from runner.host.late import late
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import refuse
 from runner.data.base import ArraySpec
+from runner.errors import refuse
 from runner.model.hub import catalogue
 
 CLASS = "class"  # names what a mapping among the keys describes

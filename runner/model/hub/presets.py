@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import ConfigError, did_you_mean, refuse, told
-from runner.engine import libraries
+from runner.errors import ConfigError, did_you_mean, refuse, told
+from runner.host import libraries
 from runner.host.late import late
 from runner.model.hub import catalogue
 from runner.model.stored import StoredValue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.config.errors import refuse
+from runner.errors import refuse
 
 
 def enable_lora(backbone: Any, rank: int) -> None:

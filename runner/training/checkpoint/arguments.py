@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config import renamed
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import CheckpointConfig, RunConfig
+from runner.errors import ConfigError, refuse
 from runner.host.late import late
 from runner.host.paths import outputs_dir
 from runner.processes import requeue

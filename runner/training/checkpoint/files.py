@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 
 LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
 _DEEPEST = 64  # levels of JSON; a config has six, and a parser's or walker's stack holds some hundreds

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import best as record
 from runner.training.checkpoint import lineage, storage

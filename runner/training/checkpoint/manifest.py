@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.config.errors import ConfigError
 from runner.data.vocabulary import Vocabulary
+from runner.errors import ConfigError
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
 from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole

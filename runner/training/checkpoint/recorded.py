@@ -16,9 +16,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, OverrideType
 from hydra.errors import HydraException
 
-from runner.config.errors import ConfigError
 from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.config.search_path import KEY
+from runner.errors import ConfigError
 
 _TARGET = "_target_"
 _BUILDER = ("model", _TARGET)

@@ -12,11 +12,11 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.config.typed import composed_with
 from runner.data.base import Dataset, Encoding
 from runner.engine.base import Engine
+from runner.errors import ConfigError
 from runner.host.outputs import warn
 from runner.host.versions import installed
 from runner.processes import requeue

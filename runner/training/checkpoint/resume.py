@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.config.convert import flatten
-from runner.config.errors import ConfigError, refuse
 from runner.engine.base import Engine
+from runner.errors import ConfigError, refuse
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.training.checkpoint.manifest import DIGEST
 from runner.training.checkpoint.storage import Checkpoint

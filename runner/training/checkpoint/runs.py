@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.config.errors import ConfigError, refuse
+from runner.errors import ConfigError, refuse
 from runner.host.lock import HeldError, locked_at_once
 from runner.optim.defaults import adam_learning_rate
 from runner.processes import requeue

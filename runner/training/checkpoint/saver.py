@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
+from runner.errors import Interrupted
 from runner.processes.team import ALONE, ProcessError, Team
 from runner.task.base import Evaluation
 from runner.training.checkpoint import best as record

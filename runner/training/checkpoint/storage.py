@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.config.errors import ConfigError
 from runner.data.base import Array
 from runner.engine.base import Shard
+from runner.errors import ConfigError
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint import tensors as tensors_file

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.training.checkpoint import manifest, storage
 from runner.training.checkpoint.manifest import covers
 from runner.training.checkpoint.storage import Checkpoint, DamagedError

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError
-from runner.config.refusals import key_paths
+from runner.cli.refusals import key_paths
 from runner.config.schema import RunConfig
+from runner.errors import ConfigError
 from runner.training.checkpoint import arguments, runs, signature, storage
 from runner.training.checkpoint.recorded import Record, _is_known
 from tests.training.checkpoint.test_storage import content

@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError
 from runner.config.schema import EarlyStoppingConfig, RunConfig
 from runner.data.base import Dataset, Encoding
+from runner.errors import ConfigError
 from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
 from runner.training.checkpoint import arguments, best, files, recovery, resume, runs, storage

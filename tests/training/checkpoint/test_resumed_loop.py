@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runner.config.errors import ConfigError, EngineError, Interrupted
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.engine.base import Engine
+from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker
 from runner.training import loop, stopping

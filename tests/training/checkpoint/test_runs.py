@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.errors import ConfigError
+from runner.errors import ConfigError
 from runner.tracking import process
 from runner.training.checkpoint import arguments, best, files, manifest, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, flip

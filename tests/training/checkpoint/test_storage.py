@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.errors import ConfigError
 from runner.engine.base import Shard
+from runner.errors import ConfigError
 from runner.training import past
 from runner.training.checkpoint import best, files, storage
 from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runner.config.errors import Interrupted
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
+from runner.errors import Interrupted
 from runner.processes.team import ProcessError, Team
 from runner.training.checkpoint import best, storage
 from runner.training.checkpoint.storage import Checkpoint, Content

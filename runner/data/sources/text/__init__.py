@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.checks_text import APART, BPE, BYTES, LENGTH, VOCABULARY_SIZE
-from runner.config.errors import ConfigError, DataError, refuse
 from runner.config.schema_data import TEXT, DatasetConfig
 from runner.data.base import DataSource, Encoding
+from runner.data.checks_text import APART, BPE, BYTES, LENGTH, VOCABULARY_SIZE
 from runner.data.cut import Whole
 from runner.data.packed import Packed, no_label_counts
 from runner.data.sources.text import bpe, files, scan
@@ -26,6 +25,7 @@ from runner.data.sources.text.split import Cut, cut, parted, train_part
 from runner.data.sources.text.store import Pieces, Store, Stored
 from runner.data.tell import tell
 from runner.data.vocabulary import EncodingError, Vocabulary
+from runner.errors import ConfigError, DataError, refuse
 
 _COLUMN = "text"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.checks_text import END_TOKEN, MOST_TOKENS
-from runner.config.errors import refuse, told
+from runner.data.checks_text import END_TOKEN, MOST_TOKENS
 from runner.data.vocabulary import BPE, Vocabulary
+from runner.errors import refuse, told
 from runner.host import cores
 from runner.host.late import late
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.checks_text import SUFFIXES, matches
-from runner.config.errors import DataError, refuse
 from runner.data.base import in_order
+from runner.data.checks_text import SUFFIXES, matches
+from runner.errors import DataError, refuse
 from runner.host.late import late
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from runner.config.errors import DataError
 from runner.data.sources.text.files import Source, Text
+from runner.errors import DataError
 from runner.host import cores
 
 _TICK_NS = 3_000_000_000  # file systems keep times in up to 2 s

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.config.errors import DataError
 from runner.data.base import Array, TextSize
 from runner.data.vocabulary import BPE, Vocabulary
+from runner.errors import DataError
 from runner.host.folders import remove_empty, remove_files
 from runner.host.lock import locked
 

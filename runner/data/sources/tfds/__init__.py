@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 
-from runner.config.errors import DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Encoding
 from runner.data.cut import Whole
 from runner.data.sources import text
 from runner.data.sources.tfds import cache, child
-from runner.model import definition
+from runner.errors import DataError
+from runner.host import definition
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:

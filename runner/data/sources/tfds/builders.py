@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from runner.config.errors import ConfigError, DataError, refuse
 from runner.data.base import RESERVED, ArraySpec
 from runner.data.sources.tfds import cache
 from runner.data.sources.tfds.cache import Request
+from runner.errors import ConfigError, DataError, refuse
 
 _FEATURES = "dataset.features"
 

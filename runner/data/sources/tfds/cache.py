@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import DataError, refuse
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Array, ArraySource, ArraySpec
 from runner.data.cut import Whole
+from runner.errors import DataError, refuse
 from runner.host.folders import remove_empty, remove_files
 
 FORMAT = 2

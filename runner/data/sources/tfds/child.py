@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from runner.config.errors import ConfigError, DataError
 from runner.data.sources.tfds.cache import Request
 from runner.data.tell import tell
+from runner.errors import ConfigError, DataError
 
 _ROOT = Path(__file__).resolve().parents[4]
 # Appended, so that nothing beside the package can hide a module of the standard library.

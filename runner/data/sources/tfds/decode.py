@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from runner.config.errors import ConfigError, DataError
 from runner.data.base import Array
 from runner.data.digest import digest
 from runner.data.sources.tfds import cache
 from runner.data.sources.tfds.builders import Taken, find_builder, one_line, taken, text_of
 from runner.data.sources.tfds.cache import Meta, Request
 from runner.data.sources.tfds.fetch import prepare
+from runner.errors import ConfigError, DataError
 from runner.host.late import late
 from runner.host.lock import locked
 

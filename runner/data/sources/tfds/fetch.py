@@ -13,9 +13,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums, downloader
 
-from runner.config.errors import DataError
 from runner.data.sources.tfds import mirror
 from runner.data.sources.tfds.builders import one_line
+from runner.errors import DataError
 
 _CONNECT_SECONDS = 5.0
 _READ_SECONDS = 60.0

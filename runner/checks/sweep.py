@@ -1,20 +1,20 @@
-"""Checks of what a sweep compares its jobs by; see `runner.config.checks`."""
+"""Checks of what a sweep compares its jobs by; see `runner.checks.run`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner import metrics
 from runner.config.checks_values import one_of
-from runner.config.errors import refuse
 from runner.config.schema import SweepConfig, TaskConfig
+from runner.errors import refuse
 from runner.host.late import late
+from runner.task import metrics
 
 if TYPE_CHECKING:
-    from runner import task
+    from runner.task import registry as task
 else:
-    task = late("runner.task")  # with NumPy, which `--help` does without
+    task = late("runner.task.registry")  # with NumPy, which `--help` does without
 
 
 def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:

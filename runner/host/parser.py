@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from runner.cli import commands
-from runner.config.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, refuse
+from runner.host import commands
 
 
 class Parser(argparse.ArgumentParser):

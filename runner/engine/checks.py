@@ -1,14 +1,14 @@
-"""Checks of `engine` and `against`; see `runner.config.checks`."""
+"""Checks of `engine` and `against`; see `runner.checks.run`."""
 
 from __future__ import annotations
 
 import re
 
-from runner import mesh
 from runner.config.checks_values import changed, one_of, positive
-from runner.config.errors import refuse
 from runner.config.schema import EngineConfig, RunConfig
 from runner.engine.registry import ENGINES, check_installed
+from runner.errors import refuse
+from runner.layout import mesh
 from runner.model import target
 from runner.processes import place
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner import mesh
-from runner.config import checks_cluster
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import MeshConfig, RunConfig
 from runner.engine.accelerated import Lack, lack
+from runner.errors import ConfigError, refuse
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
+from runner.layout import mesh
+from runner.processes import checks as checks_cluster
 from runner.processes import place
 from runner.sweep.process import command_module
 

@@ -1,12 +1,12 @@
-"""Checks of `cluster`, by itself and against the mesh; see `runner.config.checks`."""
+"""Checks of `cluster`, by itself and against the mesh; see `runner.checks.run`."""
 
 from __future__ import annotations
 
 import os
 
-from runner import mesh
-from runner.config.errors import refuse
 from runner.config.schema import ClusterConfig, RunConfig
+from runner.errors import refuse
+from runner.layout import mesh
 from runner.processes import place
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.config.errors import refuse
+from runner.errors import refuse
 
 MASK = "***"
 TRACKING, STUDIES = "tracking.uri", "hydra.sweeper.storage"  # the keys whose values are opened

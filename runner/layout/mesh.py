@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 
-from runner.config.errors import refuse
 from runner.config.schema import MeshConfig
+from runner.errors import refuse
 
 DEVICES = ("cpu", "gpu", "tpu", "auto")
 _MOST_CPU_DEVICES = 256
 
 
 def device_kind(config: MeshConfig) -> str:
-    """Returns `cpu`, `gpu` or `tpu`; `runner.config.devices` has settled `auto`, else it is the CPU."""
+    """Returns `cpu`, `gpu` or `tpu`; `runner.engine.devices` has settled `auto`, else it is the CPU."""
     return "cpu" if config.device == "auto" else config.device
 
 

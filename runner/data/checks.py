@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config import checks_augment, checks_text
 from runner.config.checks_values import changed, finite, folder, one_of, positive
-from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT, DatasetConfig
+from runner.data import checks_augment, checks_text
+from runner.errors import did_you_mean, refuse
 from runner.host.late import late
 from runner.model import target
 

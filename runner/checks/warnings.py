@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runner import mesh
 from runner.config.checks_values import as_float32, changed
 from runner.config.schema import LayoutConfig, OptimizerConfig, RunConfig
 from runner.host import cores
+from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.optim.schedules import learning_rate
 from runner.processes import place

@@ -1,4 +1,4 @@
-"""Checks of `trainer`; see `runner.config.checks`."""
+"""Checks of `trainer`; see `runner.checks.run`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from runner.config.checks_values import folder, one_of, positive, within
-from runner.config.errors import refuse
 from runner.config.schema_trainer import TrainerConfig
-from runner.metrics import AUTO, default, evaluated
+from runner.errors import refuse
+from runner.task.metrics import AUTO, default, evaluated
 
 _COUNTS = ("epochs", "evaluate_every", "log_every_steps", "accumulate_steps", "steps_per_call", "limit_eval_batches")
 _LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
 
-from runner.palette import ink_on
+from runner.report.palette import ink_on
 
 Numbers = npt.NDArray[np.float64]
 _LAST_TENTH = 0.9

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from runner.config import checks_text
-from runner.config.errors import refuse
 from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER
 from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
+from runner.data import checks_text
+from runner.errors import refuse
 from runner.model import gpt_options
 
 _OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")

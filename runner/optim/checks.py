@@ -1,12 +1,12 @@
-"""Checks of `optimizer`, see `runner.config.checks`, and of its rates over a run, once the run's length is known."""
+"""Checks of `optimizer`, see `runner.checks.run`, and of its rates over a run, once the run's length is known."""
 
 from __future__ import annotations
 
 import math
 
 from runner.config.checks_values import as_float32, changed, one_of, positive, within
-from runner.config.errors import ConfigError, refuse
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
+from runner.errors import ConfigError, refuse
 from runner.optim.rules import RULE_KEYS
 from runner.optim.schedules import SCHEDULE_KEYS, learning_rate
 

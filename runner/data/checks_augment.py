@@ -6,9 +6,9 @@ import importlib.util
 from dataclasses import fields
 
 from runner.config.checks_values import one_of
-from runner.config.errors import ConfigError, did_you_mean, refuse
 from runner.config.schema_augment import ON, STEPS, StepOptions, required
 from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.errors import ConfigError, did_you_mean, refuse
 from runner.model import target
 
 WORKER_KINDS = ("auto", "thread", "process")

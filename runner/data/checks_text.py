@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config.checks_values import changed, folder, one_of, positive
-from runner.config.errors import did_you_mean, refuse
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXT, TEXTS, DatasetConfig
+from runner.errors import did_you_mean, refuse
 
 BYTES, BPE = "bytes", "bpe"
 DOCUMENTS = APART, JOINED = ("apart", "joined")

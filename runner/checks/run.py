@@ -7,30 +7,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner import layout
-from runner.config import (
-    checks_cluster,
-    checks_data,
-    checks_engine,
-    checks_optimizer,
-    checks_sweep,
-    checks_trainer,
-    devices,
-)
+from runner.checks import sweep as checks_sweep
+from runner.checks import trainer as checks_trainer
 from runner.config.checks_values import finite, folder, numbers, one_of, positive, within
-from runner.config.errors import refuse
 from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingConfig
-from runner.config.secrets import TRACKING, reveal
+from runner.data import checks as checks_data
+from runner.engine import checks as checks_engine
+from runner.engine import devices
+from runner.errors import refuse
 from runner.host.late import late
+from runner.host.secrets import TRACKING, reveal
 from runner.layout.axes import batch_axis
 from runner.model import gpt_options, target
+from runner.optim import checks as checks_optimizer
+from runner.processes import checks as checks_cluster
 from runner.tracking import uri
 
 if TYPE_CHECKING:
-    from runner import task
     from runner.model.hub import check as hub
+    from runner.task import registry as task
 else:
     hub = late("runner.model.hub.check")  # likewise
-    task = late("runner.task")  # with NumPy, which `--help` does without
+    task = late("runner.task.registry")  # with NumPy, which `--help` does without
 
 
 def check(config: RunConfig) -> None:

@@ -15,8 +15,8 @@ from yaml import MarkedYAMLError, YAMLError  # type: ignore[import-untyped]
 
 from runner.cli.command_line import is_group, short, unreadable
 from runner.config import search_path
-from runner.config.errors import ConfigError, did_you_mean
 from runner.config.search_path import options as options_of
+from runner.errors import ConfigError, did_you_mean
 from runner.host import paths
 from runner.host.outputs import caused_by_disk, unwritable
 

@@ -1,0 +1,1 @@
+"""Checks that span config groups, and the warnings that a config deserves."""

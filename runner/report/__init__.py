@@ -1,0 +1,1 @@
+"""Figures, colors and tables that the commands report with."""
