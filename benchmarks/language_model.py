@@ -39,8 +39,9 @@ from runner.config.schema import LayoutConfig, MeshConfig, ModelConfig, Optimize
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec, HostBatches
+from runner.engine.base import HostBatches
 from runner.host.late import late
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
 plain_gpt = late("benchmarks.plain_gpt")  # with JAX, for which `--help` does not wait, nor a test of the pages

@@ -27,8 +27,9 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import WEIGHT
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine, HostBatches
+from runner.engine.base import Engine, HostBatches
 from runner.notebook.composing import compose
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.storage import Checkpoint, Content

@@ -5,7 +5,7 @@ From Python, as in a notebook:
     import runner
 
     config = runner.compose("mesh=batch8", "trainer.epochs=2")    # checked, nothing runs
-    runner.plan("mesh=batch8")                                    # a plan that shows its tables
+    runner.make_plan("mesh=batch8")                               # a plan that shows its tables
     run = runner.train("mesh=batch8", "trainer.epochs=2")         # in a process of its own, with its bar
     runner.open_run("latest").metrics                             # a pandas.DataFrame
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runner.notebook.opened import OpenedRun as OpenedRun
     from runner.notebook.opened import open_run as open_run
     from runner.notebook.opened import train as train
-    from runner.notebook.planning import plan as plan
+    from runner.notebook.planning import make_plan as make_plan
 
 __version__ = "0.1.0"
 
@@ -33,12 +33,11 @@ _PLACES = {
     "open_run": "runner.notebook.opened",
     "OpenedRun": "runner.notebook.opened",
     "train": "runner.notebook.opened",
+    "make_plan": "runner.notebook.planning",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name == "plan":  # the package of that name, which can be called: it is what any import of it leaves here
-        return import_module("runner.plan")
     if name not in _PLACES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_PLACES[name]), name)
@@ -46,4 +45,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES, "plan"})
+    return sorted({*globals(), *_PLACES})

@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+# Exit codes of every command.
+EXIT_DONE = 0
+EXIT_FAILED = 1  # the run or the check failed
+EXIT_REFUSED = 2  # the config is invalid
+
 _LONGEST = 300  # characters of another's error that a message shows
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -56,6 +61,20 @@ class Interrupted(BaseException):  # no error: the user asked, and no `except Ex
     def __init__(self, signum: int, unsaved: str = "") -> None:
         super().__init__(f"ended by signal {signum}" + (f"; {unsaved}" if unsaved else ""))
         self.signum, self.unsaved = signum, unsaved
+
+
+class Refused(BaseException):
+    """Carries an error out of a Hydra callback.
+
+    It is no `Exception` because Hydra turns an exception that a callback raises into a warning.
+
+    Attributes:
+      error: the error.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:

@@ -16,10 +16,19 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner.cli import beginning, command_line
-from runner.cli.beginning import Refused
 from runner.cli.refusals import one_line
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
+from runner.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    ConfigError,
+    DataError,
+    EngineError,
+    Interrupted,
+    Refused,
+    TrackingError,
+)
 from runner.host import commands, paths, secrets, stages
 from runner.host.late import late
 from runner.host.signals import current, interruption
@@ -37,7 +46,6 @@ else:
 logger = logging.getLogger(__name__)
 
 _LONGEST = 600  # characters of a library's error that are shown
-EXIT_DONE, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
 Command = Callable[[RunConfig, DictConfig], None]
 
 

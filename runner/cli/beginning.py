@@ -5,22 +5,22 @@ Hydra makes a run's folder, and its own files and the log in it, before it calls
 
 from __future__ import annotations
 
-import copy
 import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
 from runner.checks import task as checks_task
-from runner.config import search_path
-from runner.config.convert import as_typed, convert, flatten, resolved
+from runner.checks.composed import convert
+from runner.config.convert import as_typed, flatten, resolved
+from runner.config.hydra_node import directory, say_replaced, without_hydra
 from runner.config.schema import RunConfig
 from runner.engine import devices
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, Refused, refuse
 from runner.host import accelerators, folders
+from runner.host.commands import command_module
 from runner.host.secrets import hide_config
 from runner.host.versions import installed
 from runner.layout.mesh import size
@@ -29,7 +29,6 @@ from runner.processes import launch, outputs, place
 from runner.processes.team import current
 from runner.sweep import member
 from runner.sweep.identity import code_version
-from runner.sweep.process import command_module
 from runner.training.checkpoint.arguments import restarted
 
 LOG = "runner.log"
@@ -41,18 +40,6 @@ _ALONE = ("runner.plan", _LOOKS)  # commands that compute nothing with the mesh
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
 # What every process has its own of, or that only process 0 looks at.
 _OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.uri")
-
-
-class Refused(BaseException):  # Hydra turns what a callback raises into a warning, unless it is no Exception
-    """Carries an error out of a callback.
-
-    Attributes:
-      error: what is wrong.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 @dataclass(frozen=True)
@@ -101,12 +88,6 @@ class RunCallback(Callback):
             _begun[:] = [begin(config)]
         except Exception as error:
             raise Refused(error) from error
-
-
-def say_replaced(composed: DictConfig) -> None:
-    """Says which of the user's options hide the program's: a refusal may be about one of these."""
-    for line in search_path.replaced(composed):
-        print(f"note: {line}", file=sys.stderr, flush=True)
 
 
 def begin(composed: DictConfig) -> Begun:
@@ -183,31 +164,6 @@ def begun() -> Begun:
         raise ConfigError("hydra.callbacks is refused: a run needs the callback `run`; leave hydra.callbacks as it is")
     outputs.share_log(current())
     return _begun[0]
-
-
-def without_hydra(composed: DictConfig) -> DictConfig:
-    """Returns a copy without Hydra's own part."""
-    config = copy.deepcopy(composed)
-    with read_write(config), open_dict(config):
-        del config["hydra"]
-    return config
-
-
-def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
-    """Returns a folder that Hydra writes into, absolute.
-
-    Args:
-      composed: what Hydra composed.
-      key: that names the folder.
-      base: what a relative path starts from; null: the current directory.
-
-    Raises:
-      ConfigError: it names none.
-    """
-    value = OmegaConf.select(composed, key)
-    if value is None or not str(value).strip():
-        raise refuse(key, value, allowed="the path of a folder", mend="drop it to get the default")
-    return (base or Path.cwd()) / str(value)
 
 
 def _is_inside(name: str) -> bool:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from runner.cli.app import EXIT_DONE, EXIT_FAILED
 from runner.compare import curves, metrics, plots, points, render
 from runner.compare import diff as differences
 from runner.compare.lines import Line, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, load
 from runner.config.names import short_keys, varied_name
 from runner.config.schema import TrackingConfig
+from runner.errors import EXIT_DONE, EXIT_FAILED
 from runner.host import folders
 from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking

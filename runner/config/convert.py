@@ -10,33 +10,25 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
 
-from runner.checks import run as checks
 from runner.config import options, renamed
 from runner.config.checks_values import leaves
 from runner.config.kinds import misfit
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.errors import ConfigError, did_you_mean, refuse
 from runner.host import secrets
-from runner.optim.defaults import adam_learning_rate
 
 _WORDS = ("resume", "branch", "run")  # keys without a group
 _GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
 
-# conf/optimizer/adam.yaml refers to it. OmegaConf calls it when the value is first read.
-OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)
 
-
-def convert(composed: DictConfig) -> RunConfig:
-    """Turns the composed config into dataclasses and checks it.
+def typed_config(composed: DictConfig) -> RunConfig:
+    """Turns the composed config into dataclasses, of which only the types are checked.
 
     Args:
       composed: what Hydra composed, interpolations allowed.
 
-    Returns:
-      The run config; every check that needs no TensorFlow has passed.
-
     Raises:
-      ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.
+      ConfigError: an unknown key or a wrong type.
     """
     for key in composed:
         if key not in _GROUPS and key not in _WORDS:
@@ -56,7 +48,6 @@ def convert(composed: DictConfig) -> RunConfig:
     for word in _WORDS:
         _check_missing("???" if OmegaConf.is_missing(composed, word) else "", f"{word}.")
         setattr(config, word, None if composed.get(word) is None else str(composed[word]))
-    checks.check(config)
     return config
 
 

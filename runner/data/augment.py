@@ -21,7 +21,7 @@ from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, DataSource
 from runner.data.checks_augment import options
 from runner.data.cut import Selection
 from runner.errors import ConfigError, DataError, refuse, told
-from runner.model import target
+from runner.host import import_path
 
 OwnStep = Callable[..., Mapping[str, Array]]  # (arrays, rng, **options)
 _WORD = (1 << 64) - 1  # Philox takes keys of 64 bits
@@ -200,7 +200,7 @@ def _own(key: str, step: AugmentConfig, before: Augmented) -> Own:
     """Returns a user's step; what it gives is found by calling it for the first example."""
     everywhere = step.options.get(ON) == "all"
     given = {name: value for name, value in step.options.items() if name != ON}
-    call: OwnStep = target.load(step.target, f"{key}._target_")
+    call: OwnStep = import_path.load(step.target, f"{key}._target_")
     own = Own(StepOptions(), key, before.specs, before.size, call, given, everywhere)
     probe = Augmented(before.source, (*before.steps, own), before.seed, True, before.specs)
     arrays = probe._made(0, 0, len(probe.steps))

@@ -9,8 +9,8 @@ from runner.config.checks_values import changed, finite, folder, one_of, positiv
 from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT, DatasetConfig
 from runner.data import checks_augment, checks_text
 from runner.errors import did_you_mean, refuse
+from runner.host import import_path
 from runner.host.late import late
-from runner.model import target
 
 if TYPE_CHECKING:
     from runner.data import splits
@@ -119,11 +119,11 @@ def _check_source(config: DatasetConfig) -> None:
             raise refuse("dataset.path", config.path, allowed=allowed, mend="mend its rights") from error
     elif config.name == CUSTOM:
         finite(config.options, "dataset.")
-        found = target.look_up("dataset._target_", config.target, compiled=True)
+        found = import_path.look_up("dataset._target_", config.target, compiled=True)
         if found.arguments is not None:
-            target.check_options("dataset", config.target, found.arguments, config.options)
+            import_path.check_options("dataset", config.target, found.arguments, config.options)
     elif config.builder is not None:
-        target.look_up("dataset.builder", config.builder, compiled=True)
+        import_path.look_up("dataset.builder", config.builder, compiled=True)
     if config.features is not None and (not config.features or config.name in (CUSTOM, IMAGE_FOLDER)):
         raise refuse(
             "dataset.features",

@@ -9,7 +9,7 @@ from runner.config.checks_values import one_of
 from runner.config.schema_augment import ON, STEPS, StepOptions, required
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.errors import ConfigError, did_you_mean, refuse
-from runner.model import target
+from runner.host import import_path
 
 WORKER_KINDS = ("auto", "thread", "process")
 _GIVEN = ("arrays", "rng")  # what a step of a user's own is called with, in this order
@@ -119,7 +119,7 @@ def _numbers(value: object, *, whole: bool = False) -> bool:
 
 
 def _check_own(key: str, step: AugmentConfig) -> None:
-    found = target.look_up(f"{key}._target_", step.target, compiled=True)
+    found = import_path.look_up(f"{key}._target_", step.target, compiled=True)
     on = step.options.get(ON, "train")
     if on not in ("train", "all"):
         raise refuse(f"{key}.{ON}", on, allowed="train or all", mend=f"write {ON}: all")
@@ -135,4 +135,4 @@ def _check_own(key: str, step: AugmentConfig) -> None:
             mend="write def step(arrays, rng): return arrays",
         )
     options, given = [name for name in step.options if name != ON], by_place[: len(_GIVEN)]
-    target.check_options(key, step.target, found.arguments, options, given, write="write {name}: ...")
+    import_path.check_options(key, step.target, found.arguments, options, given, write="write {name}: ...")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from runner.data.base import Array, ArraySpec, DataSource
+from runner.data.base import Array, DataSource
 from runner.layout import Placement
-from runner.task.base import Evaluation, Task
+from runner.task.base import Evaluation
 
 T = TypeVar("T")
 
@@ -18,24 +18,6 @@ T = TypeVar("T")
 def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
     """Returns what a model is called with, of its inputs by name: the only one, or all."""
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """What an engine is built for.
-
-    Attributes:
-      arrays: specs of a batch's arrays by name; `weight` is not among them.
-      task: made of the same specs.
-    """
-
-    arrays: Mapping[str, ArraySpec]
-    task: Task
-
-    @property
-    def inputs(self) -> dict[str, ArraySpec]:
-        """Specs of what the model takes, by name."""
-        return self.task.input_specs()
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from runner import layout
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
-from runner.engine.base import Collective, DataSpec, Engine, HostBatches, PlacedBatches, shape_of
+from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
 from runner.host import stages
 from runner.layout.inputs import input_specs
-from runner.task.base import Evaluation
+from runner.task.base import DataSpec, Evaluation
 
 T = TypeVar("T")  # an array on the engine's devices
 

@@ -12,10 +12,10 @@ from runner.engine.accelerated import Lack, lack
 from runner.errors import ConfigError, refuse
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
+from runner.host.commands import command_module
 from runner.layout import mesh
 from runner.processes import checks as checks_cluster
 from runner.processes import place
-from runner.sweep.process import command_module
 
 AUTO, CPU = "auto", "cpu"
 _PLANS = "runner.plan"  # which computes nothing with the mesh

@@ -21,7 +21,8 @@ from runner.host import libraries, stages
 from runner.host.versions import installed
 
 if TYPE_CHECKING:
-    from runner.engine.base import DataSpec, Engine
+    from runner.engine.base import Engine
+    from runner.task.base import DataSpec
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from runner.data import loading
 from runner.data.augment import Augmented
 from runner.data.base import Dataset, DataSource, Encoding
 from runner.engine import devices
-from runner.engine.base import DataSpec
 from runner.errors import ConfigError, refuse
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
@@ -24,6 +23,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.processes.team import current
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
 from runner.training import samples

@@ -11,11 +11,11 @@ from runner.data import workers
 from runner.data.base import DataSource
 from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
-from runner.engine.base import DataSpec, Engine
+from runner.engine.base import Engine
 from runner.errors import refuse
 from runner.host.logs import quiet_native_log
 from runner.processes.team import current
-from runner.task.base import Evaluation, Task
+from runner.task.base import DataSpec, Evaluation, Task
 from runner.training import feed, lengths
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of

@@ -20,7 +20,6 @@ from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine import devices
-from runner.engine.base import DataSpec
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
@@ -35,7 +34,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.processes.team import current
-from runner.task.base import Task
+from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
 from runner.training.checkpoint.recovery import Previous, versions

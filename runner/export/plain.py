@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.schema import RunConfig
 from runner.data.base import Array
-from runner.engine.base import DataSpec
 from runner.errors import ConfigError
 from runner.host.late import late
 from runner.optim.paths import ema_path, is_variable
+from runner.task.base import DataSpec
 
 if TYPE_CHECKING:
     from runner.engine.dtensor import adapters as dtensor

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from runner.data.base import Array, ArraySpec, Encoding
-from runner.engine.base import DataSpec
 from runner.task import namespace
-from runner.task.base import Tensor
+from runner.task.base import DataSpec, Tensor
 from runner.task.namespace import Namespace
 
 NAME = "serving_default"

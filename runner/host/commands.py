@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import runner
@@ -23,6 +24,13 @@ _SHOWN = (
     *("mlflow", "optuna", "safetensors", "grain"),
 )
 _MISSING = "not installed"
+
+
+def command_module() -> str:
+    """Returns the module of the command that this process runs, as `runner` or `runner.plan`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec else "runner"
+    return name if name.split(".")[0] == "runner" else "runner"
 
 
 def listed() -> str:

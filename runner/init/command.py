@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.errors import ConfigError
+from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
 from runner.host.commands import listed
 
-_EXIT_DONE, _EXIT_REFUSED = 0, 2
 _TEMPLATE = Path(__file__).parent / "template"
 _NAME = "my_project"  # in the template, for the project's own
 _RENAMED = {"gitignore": ".gitignore"}  # which git would heed in the template too
@@ -33,18 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given in (["-h"], ["--help"]):
         what = "Writes a model, a dataset, a task, an experiment and a test of your own, which run at once."
         print(f"{_USAGE}\n\n{what}\n\ncommands:\n{listed()}")
-        return _EXIT_DONE
+        return EXIT_DONE
     try:
         folder = _folder(given)
         written = write(folder)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _EXIT_REFUSED
+        return EXIT_REFUSED
     print(f"{folder}: {', '.join(written)}")
     print("\nrun it:")
     for line in (f"cd {shlex.quote(str(folder))}", "python -m runner experiment=mine", "python -m pytest"):
         print(f"  {line}")
-    return _EXIT_DONE
+    return EXIT_DONE
 
 
 def _folder(given: Sequence[str]) -> Path:

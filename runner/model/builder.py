@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.config.schema import ModelConfig
-from runner.engine.base import DataSpec
 from runner.errors import ConfigError, in_one_line
 from runner.optim.paths import RESERVED
+from runner.task.base import DataSpec
 
 
 def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

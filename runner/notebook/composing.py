@@ -11,11 +11,11 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.version import VersionBase
 
+from runner.checks.composed import convert
 from runner.cli import command_line
 from runner.cli.app import register_resolvers
-from runner.cli.beginning import without_hydra
 from runner.cli.refusals import one_line
-from runner.config.convert import convert
+from runner.config.hydra_node import without_hydra
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, DataError, EngineError, TrackingError, refuse
 from runner.host import paths, secrets

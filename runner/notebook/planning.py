@@ -1,4 +1,4 @@
-"""`runner.plan(...)`: a plan as an object that shows itself in a notebook."""
+"""`runner.make_plan(...)`: a plan as an object that shows itself in a notebook."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ShownPlan(Plan):
         return "\n".join([*parts, *(f"<div>{html.escape(line)}</div>" for line in rows.notes(self))])
 
 
-def plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPlan:
+def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPlan:
     """Plans a run without training: what it will hold, move and compute.
 
     A process of its own compiles the step, so that this one may plan any mesh after another.

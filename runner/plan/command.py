@@ -14,10 +14,11 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, make_engine
-from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
+from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training import lengths
 

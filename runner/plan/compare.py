@@ -10,6 +10,7 @@ from typing import Any
 from runner.plan import rows
 from runner.plan.base import FORMAT
 from runner.plan.rates import PHASES
+from runner.report import tables
 from runner.sweep.jobs import Job
 
 
@@ -53,13 +54,13 @@ def _describe(plan: Mapping[str, Any]) -> dict[str, str]:
     totals = plan["totals"]
     held = totals["parameters"]["bytes_per_device"] + totals["slots"]["bytes_per_device"]
     lines = {
-        "parameters + slots": rows.size(held),
-        "gradients": rows.size(totals["gradients"]["bytes_per_device"]),
-        "activations, all layers": rows.size(totals["activations"]["bytes_per_device"]),
+        "parameters + slots": tables.size(held),
+        "gradients": tables.size(totals["gradients"]["bytes_per_device"]),
+        "activations, all layers": tables.size(totals["activations"]["bytes_per_device"]),
     }
     largest = max(plan["layers"], key=lambda layer: layer["bytes_per_device"], default=None)
     if largest is not None:
-        lines["largest activation"] = f"{rows.size(largest['bytes_per_device'])} {largest['layer']}"
+        lines["largest activation"] = f"{tables.size(largest['bytes_per_device'])} {largest['layer']}"
     for phase in PHASES:
         lines[f"{phase} collectives"] = _moved([each for each in plan["traffic"] if each["phase"] == phase])
     lines["all collectives"] = _moved(plan["traffic"])
@@ -73,4 +74,4 @@ def _moved(groups: Sequence[Mapping[str, Any]]) -> str:
     if not groups:
         return "-"
     count, moved = sum(each["count"] for each in groups), sum(each["bytes"] for each in groups)
-    return f"{count}: {rows.size(moved)}, {rows.milliseconds(sum(each['seconds'] for each in groups))}"
+    return f"{count}: {tables.size(moved)}, {rows.milliseconds(sum(each['seconds'] for each in groups))}"

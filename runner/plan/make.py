@@ -10,7 +10,7 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as cautions
 from runner.config.schema import RunConfig
-from runner.engine.base import Collective, CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
+from runner.engine.base import Collective, CountsCost, Engine, LayerOutput, VariableInfo
 from runner.layout import mesh
 from runner.layout.inputs import input_specs
 from runner.optim.paths import owner_of
@@ -18,6 +18,7 @@ from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
 from runner.plan.rates import rates, traffic
 from runner.processes import place
+from runner.task.base import DataSpec
 
 _BFLOAT16, _FLOAT32 = 2, 4  # bytes of a number
 _AUTO, _OF_MODEL = "layout=auto", "the model's own map"

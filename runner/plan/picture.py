@@ -21,7 +21,7 @@ from runner.layout import mesh
 from runner.plan import rows
 from runner.plan.base import Plan, VariablePlan
 from runner.plan.fold import Fold, folded
-from runner.report import palette
+from runner.report import palette, tables
 from runner.report.palette import Colour
 
 _MOST = 48  # variables drawn, the largest
@@ -110,7 +110,7 @@ def _heading(group: Fold) -> _Row:
     whole, held = (
         group.count * sum(getattr(each, name) for each in group.variables) for name in ("bytes", "bytes_per_device")
     )
-    words = f"{group.count} equal blocks, a device holds {rows.size(held)} of their {rows.size(whole)}"
+    words = f"{group.count} equal blocks, a device holds {tables.size(held)} of their {tables.size(whole)}"
     return _Row(None, _path(group.name, MIDDLE - 2 * _MARGIN), _wrapped(words, ", ", MIDDLE - 2 * _MARGIN, _SMALL))
 
 
@@ -180,7 +180,7 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, scale:
         length = max(round(scale * row.times * share), 1)
         canvas.rectangle((BARS, middle - 7, BARS + length - 1, middle + 7), fill=face)
     times = f"{row.times} x " if row.times > 1 else ""
-    held = f"{times}{rows.size(variable.bytes_per_device)} of {rows.size(variable.bytes)}"
+    held = f"{times}{tables.size(variable.bytes_per_device)} of {tables.size(variable.bytes)}"
     _text(canvas, RIGHT, y, held, _TEXT)
     free = "+".join(axis for axis, count in plan.axes.items() if axis not in cut and count > 1)
     words = "whole" if parts == 1 else f"one of {parts} parts"

@@ -11,6 +11,7 @@ from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan.base import Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded
+from runner.report.tables import size
 
 _LARGEST = 3  # layers listed by what their outputs take of a device
 WHOLE = "replicated"
@@ -35,17 +36,6 @@ class Rows:
     numbers: int
     rows: tuple[tuple[str, ...], ...]
     has_sum: bool = False
-
-
-def size(count: int) -> str:
-    """Returns bytes in binary units, three digits: `392 KiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1000:
-            break
-        value, unit = value / 1024, larger
-    digits = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {unit}"
 
 
 def operations(count: float) -> str:

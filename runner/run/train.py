@@ -23,7 +23,7 @@ from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, make_engine
-from runner.engine.base import DataSpec, Engine, cache_on_device, caches_split
+from runner.engine.base import Engine, cache_on_device, caches_split
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, paths, stages
 from runner.host.gpus import Gpus
@@ -38,11 +38,11 @@ from runner.plan.rates import utilisation
 from runner.processes import requeue
 from runner.processes.begin import AgreedStop, finish_together
 from runner.processes.team import current
+from runner.record.tracked import ENDED, open_run, recorded
 from runner.run import again
-from runner.run.record import ENDED, open_run, recorded
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
-from runner.task.base import Task
+from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, profile, stopping

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.cli.app import EXIT_DONE, EXIT_FAILED
 from runner.compare.render import Sheet, console, rich_table
 from runner.config.schema import CheckpointConfig, TrackingConfig
-from runner.errors import ConfigError, TrackingError, refuse
+from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, refuse
 from runner.host.paths import outputs_dir, project_root
-from runner.plan.rows import size as words_of_size
+from runner.report.tables import size as words_of_size
 from runner.runs import remove
 from runner.runs.choice import Choice, age_words
 from runner.runs.found import KEEP_TAG, Found, chosen, find

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.app import EXIT_FAILED, EXIT_REFUSED
-from runner.errors import ConfigError, TrackingError, did_you_mean, refuse
+from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, refuse
 from runner.host.late import late
 from runner.host.parser import Parser, truth
 from runner.runs.choice import Choice, age, statuses

@@ -44,13 +44,6 @@ class Command:
     is_shown: bool = True
 
 
-def command_module() -> str:
-    """Returns the module of the command that this process runs, as `runner` or `runner.plan`."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec else "runner"
-    return name if name.split(".")[0] == "runner" else "runner"
-
-
 class JobProcess:
     """A started job. It has a session of its own, so that a terminal's Ctrl-C reaches only the launcher."""
 

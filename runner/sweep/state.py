@@ -17,19 +17,20 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checks import sweep as checks_sweep
-from runner.cli.beginning import Refused, directory
-from runner.cli.refusals import one_line
-from runner.config.convert import as_typed, convert, convert_group, resolved
+from runner.checks.composed import convert
+from runner.config.convert import as_typed, convert_group, resolved
+from runner.config.hydra_node import directory
 from runner.config.names import short_keys
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.config.search_path import portable
-from runner.errors import ConfigError
+from runner.errors import ConfigError, Refused
 from runner.host import folders, signals
+from runner.host.commands import command_module
 from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
 from runner.sweep.jobs import OUTCOME_FILE, Job, Ledger, Outcome
 from runner.sweep.member import VALUES_FILE, Values, values_of, varied_tags, write_parent
-from runner.sweep.process import STOP_FILE, command_module
+from runner.sweep.process import STOP_FILE
 from runner.sweep.resume import checkpoint_overrides
 from runner.sweep.settings import check
 from runner.sweep.tasks import check_tasks, expected
@@ -74,11 +75,17 @@ class Shared:
 class Sweep:
     """The sweep of this process: made by the callback, fed by sweeper and launcher, finished by the command."""
 
-    def __init__(self, config: DictConfig, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        config: DictConfig,
+        describe_error: Callable[[Exception], str] = str,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
         """Reads what the sweep is; nothing is opened yet.
 
         Args:
           config: as Hydra composed it for the multirun, before any job's overrides.
+          describe_error: returns an error of Hydra's, OmegaConf's or ours as one line.
           meanwhile: called when the sweep's run is made, beside the jobs; may take its time.
 
         Raises:
@@ -101,6 +108,7 @@ class Sweep:
         folders.claim(_DIR, self.folder)
         self.ledger = Ledger()
         self._meanwhile = meanwhile
+        self._describe_error = describe_error
         self.before: dict[int, Run] = {}  # MLflow runs of jobs that were done before
         self.draw_search: Callable[[Path], list[Path]] | None = None  # a search's own pictures
         self.stop = signals.current()
@@ -240,7 +248,7 @@ class Sweep:
                 config = convert(composed)
                 check_tasks(self._master.hydra.launcher, config.cluster)
         except Exception as error:  # ours or Hydra's own: the other jobs may be right
-            self.ledger.add(job, Outcome("refused", 2, note=one_line(error)))
+            self.ledger.add(job, Outcome("refused", 2, note=self._describe_error(error)))
             return None
         found = self._find(job, config, composed)
         if found is not None:
@@ -292,18 +300,19 @@ class Sweep:
 _current: list[Sweep | Shared] = []
 
 
-def begin(config: DictConfig, meanwhile: Callable[[], object]) -> None:
+def begin(config: DictConfig, describe_error: Callable[[Exception], str], meanwhile: Callable[[], object]) -> None:
     """Starts this process's sweep.
 
     Args:
       config: of the multirun.
+      describe_error: see `Sweep`.
       meanwhile: see `Sweep`.
 
     Raises:
       Refused: it can't start.
     """
     try:
-        sweep = Sweep(config, meanwhile)
+        sweep = Sweep(config, describe_error, meanwhile)
         _current[:] = [sweep]
         sweep.open()
     except Exception as error:

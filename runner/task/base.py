@@ -283,3 +283,21 @@ class Task(ABC):
         """
         del outputs
         return []
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What an engine is built for.
+
+    Attributes:
+      arrays: specs of a batch's arrays by name; `weight` is not among them.
+      task: made of the same specs.
+    """
+
+    arrays: Mapping[str, ArraySpec]
+    task: Task
+
+    @property
+    def inputs(self) -> dict[str, ArraySpec]:
+        """Specs of what the model takes, by name."""
+        return self.task.input_specs()

@@ -10,7 +10,7 @@ from runner.config.checks_values import positive
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import ConfigError, refuse, told
-from runner.model import target
+from runner.host import import_path
 from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Tensor, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.namespace import Namespace
@@ -59,7 +59,7 @@ def check(options: CustomOptions) -> None:
                 mend="give the function another name",
             )
     for key, path in ((_LOSS, options.target), *paths(options).values()):
-        target.check_function(key, path, PARAMETERS)
+        import_path.check_function(key, path, PARAMETERS)
     if options.units is not None:
         positive("task.units", options.units)
 
@@ -82,10 +82,10 @@ class Custom(Supervised):
         self.arrays = dict(arrays)
         self.outputs = self._wanted(found, options)
         self._loss_path = options.target
-        self._loss: Measure = target.load(options.target, _LOSS)
+        self._loss: Measure = import_path.load(options.target, _LOSS)
         self._paths = paths(options)
         self._measures: dict[str, Measure] = {
-            name: target.load(path, key) for name, (key, path) in self._paths.items()
+            name: import_path.load(path, key) for name, (key, path) in self._paths.items()
         }
         self.step_metrics = tuple(self._measures)
 

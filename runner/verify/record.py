@@ -22,7 +22,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.plan.table import plan_console
 from runner.processes.team import current
-from runner.run.record import open_run, recorded
+from runner.record.tracked import open_run, recorded
 from runner.tracking import Tracker
 from runner.verify.check import verify
 from runner.verify.children import WORKER

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.workers import opened
-from runner.engine.base import DataSpec, HostBatches
+from runner.engine.base import HostBatches
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
 from runner.training.lengths import check_verified, epoch_steps, total_steps

@@ -16,11 +16,11 @@ from pathlib import Path
 from runner import compose
 from runner.data import loading
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec
 from runner.engine.jax import mesh
 from runner.errors import ConfigError
 from runner.model import keras_hub as hub
 from runner.plan.command import compile_step, on_cpu
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.backbones_of_hub import arrays
 from tests.backbones_of_hub.case import Counts, Planned, overrides

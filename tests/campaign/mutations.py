@@ -30,7 +30,7 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from runner.config.convert import convert
+from runner.checks.composed import convert
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from runner.checks.composed import convert
 from runner.config import schema
-from runner.config.convert import convert, flatten, resolved
+from runner.config.convert import flatten, resolved
 from runner.config.options import arranged
 from runner.errors import ConfigError, did_you_mean
 from runner.host import paths

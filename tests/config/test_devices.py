@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from runner.checks.composed import convert
 from runner.checks.run import check
-from runner.config.convert import convert
 from runner.config.schema import AgainstConfig, ClusterConfig, EngineConfig, MeshConfig, RunConfig
 from runner.engine import devices
 from runner.engine.accelerated import Lack

@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
 
+from runner.checks.composed import convert
 from runner.cli import command_line
-from runner.config.convert import convert
 from runner.config.schema import RunConfig
 from runner.host import paths
 from runner.training.checkpoint.arguments import KEYS

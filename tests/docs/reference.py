@@ -18,7 +18,8 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from runner.cli import app, command_line
+from runner import errors
+from runner.cli import command_line
 from runner.config import schema, schema_task
 from runner.host import paths
 
@@ -44,9 +45,9 @@ _FLAGS = {
 _SHORT = {"--multirun": "-m", "--config-dir": "-cd", "--cfg": "-c", "--help": "-h", "--config-name": "-cn"}
 _NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
 _CODES = (
-    (app.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: proven"),
-    (app.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
-    (app.EXIT_REFUSED, "the config or the command line was refused, before anything ran; one line with the mend"),
+    (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: proven"),
+    (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
+    (errors.EXIT_REFUSED, "the config or the command line was refused, before anything ran; one line with the mend"),
     (129, "ended by a closed terminal (SIGHUP)"),
     (130, "ended by Ctrl-C (SIGINT)"),
     (138, "ended by SIGUSR1, as a scheduler sends it before a job's end"),

@@ -17,7 +17,8 @@ from runner.config.schema import (
 )
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
-from runner.engine.base import DataSpec, HostBatches
+from runner.engine.base import HostBatches
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
 STEPS = 50

@@ -18,12 +18,13 @@ from runner.config.schema import LayoutConfig, ModelConfig, RuleConfig, RunConfi
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec, HostBatches
+from runner.engine.base import HostBatches
 from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.engine.dtensor.masks import handed_in
 from runner.model import scope
 from runner.optim.stock import stock_optimizer
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.engine import cases
 from tests.engine.dtensor_models import SHAPES, SPLIT

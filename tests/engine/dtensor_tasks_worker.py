@@ -18,8 +18,8 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec, HostBatches
-from runner.task.base import OutputSpec
+from runner.engine.base import HostBatches
+from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from tests.engine import tasks_worker as tasks
 

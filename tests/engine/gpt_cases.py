@@ -10,7 +10,8 @@ import numpy as np
 from runner.config.schema import LayoutConfig, MeshConfig, ModelConfig, OptimizerConfig, RuleConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
-from runner.engine.base import DataSpec, HostBatches
+from runner.engine.base import HostBatches
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
 STEPS, BATCH, TOKENS, VOCABULARY, DIM = 4, 16, 16, 64, 32

@@ -18,8 +18,8 @@ from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.data.vocabulary import Vocabulary
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec, Engine, HostBatches
-from runner.task.base import OutputSpec
+from runner.engine.base import Engine, HostBatches
+from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from runner.training import samples
 from tests.engine import cases

@@ -17,8 +17,8 @@ from runner.config.schema import LayoutConfig, ModelConfig, RuleConfig, RunConfi
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec, Engine, HostBatches, cache_on_device, caches_split
-from runner.task.base import OutputSpec
+from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
+from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from tests.engine import cases
 

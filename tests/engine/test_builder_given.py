@@ -12,10 +12,9 @@ import pytest
 from runner.config.schema import ModelConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySpec
-from runner.engine.base import DataSpec
 from runner.errors import ConfigError
 from runner.model import builder
-from runner.task.base import OutputSpec
+from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from tests.engine import cases
 

@@ -24,6 +24,7 @@ def ask(name, question):
 
 try:
     from runner.engine.jax import private
+from runner.model.hub import private as hub_private
 except ImportError as error:
     found["import"] = str(error)
     print(json.dumps(found))
@@ -133,7 +134,7 @@ def stored():
         kernel = model.layers[0].kernel
         before = np.asarray(kernel)
         kernel.assign(before + 1)
-        with private.loads_noted() as noted:
+        with hub_private.loads_noted() as noted:
             model.load_weights(f"{folder}/model.weights.h5")
         part = noted[id(kernel)].read((slice(1, 3), slice(0, 1)))
         kept = bool((np.asarray(kernel) == before + 1).all())
@@ -142,7 +143,7 @@ def stored():
 
 def giver():
     layer = keras.layers.Dense(2)
-    return private.giver(layer(keras.Input((3,)))) is layer
+    return hub_private.giver(layer(keras.Input((3,)))) is layer
 
 def values():
     layer = keras.layers.Dense(2)

@@ -7,12 +7,12 @@ import pytest
 
 from runner.config.schema import TaskConfig
 from runner.data.base import ArraySpec, Encoding
-from runner.engine.base import DataSpec
 from runner.errors import EngineError
 from runner.export.check import compare
 from runner.export.command import raise_if_different
 from runner.export.signature import Served
 from runner.task import namespace
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
 RUN = np.array([[2.0, -30.0, 1.0], [0.5, 3.0, 0.25]], np.float32)

@@ -16,12 +16,12 @@ import numpy as np
 from runner.config.schema import TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
 from runner.engine import registry
-from runner.engine.base import DataSpec
 from runner.export.check import check
 from runner.export.plain import make_plain
 from runner.export.signature import Served
 from runner.export.write import write_model
 from runner.task import namespace
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.engine import cases
 

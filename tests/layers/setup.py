@@ -11,7 +11,8 @@ import numpy as np
 from runner.config.schema import OptimizerConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
-from runner.engine.base import DataSpec, HostBatches
+from runner.engine.base import HostBatches
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.engine import cases as engine_cases
 from tests.layers.case import JAX, Case

@@ -101,7 +101,7 @@ def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type
 @pytest.mark.slow
 def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["engine=jax", "dataset=digits", "mesh=batch2", "trainer.epochs=1", "trainer.limit_train_batches=4"]
-    plan = runner.plan(*words)
+    plan = runner.make_plan(*words)
     assert isinstance(plan, planning.ShownPlan)
     assert dict(plan.axes) == {"batch": 2}
     assert plan.variables[0].path in repr(plan)

@@ -16,6 +16,7 @@ from runner.plan.files import markdown
 from runner.plan.fold import folded
 from runner.plan.picture import BARS, RIGHT, draw
 from runner.plan.table import show
+from runner.report import tables
 from tests.plan import cases
 
 KERNEL = cases.plan(1).variables[0]
@@ -58,8 +59,8 @@ def test_the_terminal_has_the_sum_of_the_blocks_and_one_of_them_and_plan_md_has_
         "  norm1/gamma",
         "  mlp/kernel",
     ]
-    assert table.rows[0][-3] == rows.size(12 * (256 + KERNEL.bytes))
-    assert table.rows[2][-3] == rows.size(KERNEL.bytes)
+    assert table.rows[0][-3] == tables.size(12 * (256 + KERNEL.bytes))
+    assert table.rows[2][-3] == tables.size(KERNEL.bytes)
     out = io.StringIO()
     show(plan, Console(file=out, width=80, highlight=False))
     assert max(map(len, out.getvalue().splitlines())) <= 80

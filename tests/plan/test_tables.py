@@ -21,6 +21,7 @@ from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import BARS, MIDDLE, RIGHT, draw
 from runner.plan.rates import rates, traffic, utilisation
 from runner.plan.table import WIDTH, show
+from runner.report import tables
 from runner.report.palette import of_part
 from runner.report.tables import broken
 from runner.sweep.jobs import Job
@@ -31,7 +32,7 @@ from tests.plan import cases
     ("count", "shown"), [(40, "40 B"), (1000, "0.98 KiB"), (5120, "5.00 KiB"), (401408, "392 KiB"), (0, "0 B")]
 )
 def test_bytes_are_shown_with_three_digits(count: int, shown: str) -> None:
-    assert rows.size(count) == shown
+    assert tables.size(count) == shown
 
 
 def test_long_paths_break_at_slashes() -> None:

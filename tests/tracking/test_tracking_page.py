@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from runner.run.listed import listed
+from runner.record.listed import listed
 from runner.tracking import page, view
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.page import Page, merged

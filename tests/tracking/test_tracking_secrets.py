@@ -16,7 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
-from runner.config.convert import as_typed, convert, resolved
+from runner.checks.composed import convert
+from runner.config.convert import as_typed, resolved
 from runner.errors import ConfigError
 from runner.host import secrets
 from runner.host.logs import MaskedFormatter

@@ -15,7 +15,6 @@ from tensorflow.experimental import dtensor
 
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
-from runner.engine.base import DataSpec
 from runner.engine.dtensor import operations, packed
 from runner.engine.dtensor.adapters import Model
 from runner.engine.dtensor.explain import trace_error
@@ -31,7 +30,7 @@ from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
 from runner.task import namespace
-from runner.task.base import LOSS, Outputs
+from runner.task.base import LOSS, DataSpec, Outputs
 
 Batch = Mapping[str, tf.Tensor]
 # Where the batches' example counts begin among a call's numbers. DTensor compiles an input of less than 20 elements in

@@ -13,7 +13,7 @@ import numpy as np
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
-from runner.engine.base import DataSpec, as_called
+from runner.engine.base import as_called
 from runner.engine.jax import private, tuning
 from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, slices
 from runner.engine.jax.names import Names
@@ -22,6 +22,7 @@ from runner.engine.jax.shards import host_memory
 from runner.errors import ConfigError, in_one_line
 from runner.model import builder, contract, padding, stored, target
 from runner.model.stored import StoredValue
+from runner.task.base import DataSpec
 
 T = TypeVar("T")
 

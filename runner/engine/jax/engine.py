@@ -20,16 +20,7 @@ from jax.stages import Compiled
 
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
-from runner.engine.base import (
-    Collective,
-    DataSpec,
-    HostBatches,
-    LayerOutput,
-    PlacedBatches,
-    ProgramCost,
-    Shard,
-    VariableInfo,
-)
+from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine
 from runner.engine.evaluation import BatchResult
@@ -55,6 +46,7 @@ from runner.layout import mesh as runner_mesh
 from runner.optim import rules
 from runner.optim.paths import ema_path
 from runner.processes.team import current
+from runner.task.base import DataSpec
 
 T = TypeVar("T")
 

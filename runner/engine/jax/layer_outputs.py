@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import keras
 
-from runner.engine.base import DataSpec, LayerOutput
+from runner.engine.base import LayerOutput
 from runner.engine.jax import private
 from runner.engine.jax.adapter import model_inputs, variable_shapes
 from runner.engine.jax.names import Names
 from runner.engine.layer_notes import Outputs
+from runner.task.base import DataSpec
 
 
 def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerOutput]:

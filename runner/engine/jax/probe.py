@@ -10,11 +10,12 @@ import numpy as np
 
 from runner.config.schema import RunConfig
 from runner.data.base import Batch
-from runner.engine.base import DataSpec, as_called
+from runner.engine.base import as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
 from runner.errors import ConfigError
 from runner.model import contract, padding, scope
+from runner.task.base import DataSpec
 
 Values = list[jax.Array]
 

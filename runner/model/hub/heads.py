@@ -9,9 +9,9 @@ from runner.errors import did_you_mean
 from runner.host.late import late
 
 if TYPE_CHECKING:
-    from runner.engine.jax import private
+    from runner.model.hub import private
 else:
-    private = late("runner.engine.jax.private")
+    private = late("runner.model.hub.private")
 
 BACKBONE = "Backbone"  # as a task: a dense head of ours on what the backbone gives
 KINDS = ("CausalLM", "TextClassifier", "ImageClassifier", BACKBONE)

@@ -19,9 +19,9 @@ from runner.model.hub import catalogue
 from runner.model.stored import StoredValue
 
 if TYPE_CHECKING:
-    from runner.engine.jax import private
+    from runner.model.hub import private
 else:
-    private = late("runner.engine.jax.private")
+    private = late("runner.model.hub.private")
 
 KEY = "model.preset"
 CONFIG, TASK = "config.json", "task.json"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from runner.config.schema import RunConfig
-from runner.engine.base import DataSpec
 from runner.engine.dtensor.adapters.base import Model, ModelAdapter
 from runner.engine.dtensor.adapters.core import CoreAdapter
 from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.task.base import DataSpec
 
 __all__ = ["Model", "ModelAdapter", "make_adapter"]
 

@@ -11,13 +11,14 @@ from tensorflow.experimental import dtensor
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array
-from runner.engine.base import INPUTS, DataSpec, LayerInput, LayerOutput
+from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.dtensor.adapters.base import Model
 from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_paths, given
+from runner.task.base import DataSpec
 
 
 class CoreAdapter:

@@ -13,7 +13,7 @@ from tensorflow.experimental import dtensor
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array
-from runner.engine.base import DataSpec, LayerOutput, as_called
+from runner.engine.base import LayerOutput, as_called
 from runner.engine.dtensor import private
 from runner.engine.dtensor.adapters.layer_outputs import layer_outputs
 from runner.engine.dtensor.adapters.paths import named_variables
@@ -23,6 +23,7 @@ from runner.engine.dtensor.placing import place
 from runner.model import contract, padding, target
 from runner.model.builder import call as build_model
 from runner.model.builder import check_kind, check_paths, given, parameters
+from runner.task.base import DataSpec
 
 
 class KerasAdapter:

@@ -11,10 +11,11 @@ import tf_keras
 
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Batch
-from runner.engine.base import DataSpec, as_called
+from runner.engine.base import as_called
 from runner.engine.dtensor import masks
 from runner.errors import ConfigError
 from runner.model import contract, padding, scope
+from runner.task.base import DataSpec
 
 Variables = Mapping[str, tf.Variable]
 

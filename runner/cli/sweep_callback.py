@@ -8,7 +8,8 @@ from hydra.experimental.callback import Callback
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
-from runner.cli.beginning import say_replaced
+from runner.cli.refusals import one_line
+from runner.config.hydra_node import say_replaced
 from runner.host.secrets import hide_config
 from runner.sweep import state
 
@@ -29,7 +30,9 @@ class SweepCallback(Callback):
         del kwargs
         hide_config(config)
         say_replaced(config)
-        state.begin(config, lambda: import_module("runner.sweep.report"))  # matplotlib with it, while jobs run
+        state.begin(
+            config, one_line, lambda: import_module("runner.sweep.report")
+        )  # matplotlib with it, while jobs run
 
     def __getstate__(self) -> dict[str, object]:
         """Takes along what the sweep knows by the time that a launcher sends its jobs away."""

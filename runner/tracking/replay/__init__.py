@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli import entry
 from runner.errors import TrackingError
 from runner.host.late import late
 
@@ -36,7 +35,3 @@ def main(names: list[str]) -> int:
             print(error, file=sys.stderr)
             code = 1
     return code
-
-
-if __name__ == "__main__":
-    entry.start(lambda: main(sys.argv[1:]))

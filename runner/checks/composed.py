@@ -1,0 +1,30 @@
+"""From the composed YAML to the typed, checked run config. Imports no TensorFlow, JAX or MLflow."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from runner.checks import run
+from runner.config.convert import typed_config
+from runner.config.schema import RunConfig
+from runner.optim.defaults import adam_learning_rate
+
+# conf/optimizer/adam.yaml refers to it. OmegaConf calls it when the value is first read.
+OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)
+
+
+def convert(composed: DictConfig) -> RunConfig:
+    """Turns the composed config into dataclasses and checks it.
+
+    Args:
+      composed: what Hydra composed, interpolations allowed.
+
+    Returns:
+      The run config; every check that needs no TensorFlow has passed.
+
+    Raises:
+      ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.
+    """
+    config = typed_config(composed)
+    run.check(config)
+    return config
