@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError  # type: ignore[import-untyped]
 
+from runner.cli import suggestions
 from runner.cli.command_line import is_group, short, unreadable
 from runner.config import search_path
 from runner.config.search_path import options as options_of
@@ -66,6 +67,10 @@ def _missing(file: str, options: Sequence[str] | None) -> str:
 
 
 def _suggest(group: str, option: str, options: list[str]) -> str:
+    if (known := suggestions.option(group, option)) is not None:
+        return known
+    if option.lower() in options:
+        return f"did you mean {group}={option.lower()}?"
     close = get_close_matches(option, options, n=1)
     if close:
         return f"did you mean {group}={close[0]}?"
@@ -212,7 +217,14 @@ def _holds_keys(key: str) -> bool:
 
 
 def _nearest(key: str) -> str:
-    return did_you_mean(key, key_paths(_known()))
+    return suggestions.key(key) or did_you_mean(key, _like(key, key_paths(_known())))
+
+
+def _like(key: str, known: Sequence[str]) -> list[str]:
+    """Returns the keys that may be meant: the same name in another group first, never the group of the key itself."""
+    name = key.rpartition(".")[2]
+    same = [path for path in known if path.rpartition(".")[2] == name]
+    return same or [path for path in known if not key.startswith(f"{path}.") and not path.endswith("_target_")]
 
 
 def _unknown_key(key: str) -> str:
@@ -226,7 +238,7 @@ def _unknown_key(key: str) -> str:
     allowed = f"keys of {parent} are" if parent and siblings else "groups are"
     names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
     with_it = _options_with(parent, key.rpartition(".")[2])
-    mend = f"set {parent}={' or '.join(with_it)}, which has it" if with_it else _nearest(key)
+    mend = suggestions.key(key) or (f"set {parent}={' or '.join(with_it)}, which has it" if with_it else _nearest(key))
     return f"{given} is refused: no such key; {allowed} {names}; {mend}"
 
 

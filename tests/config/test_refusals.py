@@ -56,7 +56,7 @@ REFUSALS = [
     refusal("engine.state=bfloat16", "engine.state=bfloat16", "no such key", "set engine=jax"),
     refusal("engine=jax engine.state=master", "engine.state=master", "set engine.precision=bfloat16 too"),
     # Groups, options and keys that are not there.
-    refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "did you mean mesh=batch8?"),
+    refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "any size works: mesh.axes.batch=9"),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
     refusal("nosuch=1", "nosuch=1", "groups are against, branch, cluster, dataset"),

@@ -147,7 +147,7 @@ def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None
         ("plan.network_gb_s=0", "plan.network_gb_s=0.0 is refused: a number above 0"),
         ("cluster=auto", "a plan needs cluster.processes alone"),
         ("plan.gflop=3", "did you mean plan.gflops?"),
-        ("mesh=batch9", "did you mean mesh=batch8?"),
+        ("mesh=batch9", "any size works: mesh.axes.batch=9"),
     ],
 )
 def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, override: str, shown: str) -> None:
