@@ -1,6 +1,7 @@
-"""The data command: `python -m runner.data dataset=cifar10`."""
+"""The data command: `python -m runner.data dataset=cifar10`; it lies in runner/look."""
 
-from runner.cli import entry
+from importlib import import_module
 
 if __name__ == "__main__":
-    entry.main("runner.data.command")
+    # By name: the folder of a library does not depend on the command line.
+    import_module("runner.cli.entry").main("runner.look.command")

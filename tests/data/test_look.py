@@ -14,8 +14,8 @@ from PIL import Image
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
 from runner.data.loading import load
-from runner.data.look import Table, cell, examples, tables
-from runner.data.picture import draw
+from runner.look.contents import Table, cell, examples, tables
+from runner.look.picture import draw
 
 ROOT = Path(__file__).parents[2]
 

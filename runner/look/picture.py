@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.data.base import Array, ArraySpec
-from runner.data.look import cell
+from runner.look.contents import cell
 from runner.report.figures import save, subplots
 
 COLUMNS, ROWS = 8, 4

@@ -1,0 +1,1 @@
+"""The data command: what a dataset holds, in tables and pictures."""
