@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.cli import entry
+from importlib import import_module
 
 
 def _main() -> int:
@@ -12,4 +12,5 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    entry.start(_main)
+    # By name: sweeps use this folder, and the command line starts sweeps.
+    import_module("runner.cli.entry").start(_main)
