@@ -27,7 +27,10 @@ from benchmarks.data import NUM_CLASSES, TASKS, Examples, read
 
 Params = dict[str, Any]
 _SEED = 1337
-_DROPOUT, _MOMENTUM, _EPSILON = 0.5, 0.99, 1e-3  # of the convnet; the last two are Keras's of batch normalization
+# of the convnet; the last two are Keras's of batch normalization
+_DROPOUT = 0.5
+_MOMENTUM = 0.99
+_EPSILON = 1e-3
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,16 @@ def _mlp(params: Params, stats: Params, images: jax.Array, key: jax.Array) -> tu
 
 def _convnet(params: Params, stats: Params, images: jax.Array, key: jax.Array) -> tuple[jax.Array, Params]:
     """The network of `runner.model.convnet`."""
-    x, new = images, {}
+    x = images
+    new = {}
     for name, stride, padding in (("c1", 1, "SAME"), ("c2", 2, "VALID"), ("c3", 2, "SAME")):
         x = lax.conv_general_dilated(
             x, params[name], (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
         if f"{name}_bias" in params:
             x = x + params[f"{name}_bias"]
-        mean, square = jnp.mean(x, (0, 1, 2)), jnp.mean(jnp.square(x), (0, 1, 2))
+        mean = jnp.mean(x, (0, 1, 2))
+        square = jnp.mean(jnp.square(x), (0, 1, 2))
         variance = square - jnp.square(mean)
         x = jax.nn.relu((x - mean) * lax.rsqrt(variance + _EPSILON) + params[f"{name}_beta"])
         moved = jnp.stack([mean, variance])
@@ -137,7 +142,8 @@ def make_step(network: Network, rate: float, whole: NamedSharding) -> Any:
 
 def batches(examples: Examples, process: int, processes: int) -> Iterator[tuple[Any, Any]]:
     """Yields a process's rows of one shuffled batch after another, for ever."""
-    rng, size = np.random.default_rng(_SEED), examples.batch_size
+    rng = np.random.default_rng(_SEED)
+    size = examples.batch_size
     own = slice(process * size // processes, (process + 1) * size // processes)
     while True:
         order = rng.permutation(len(examples.labels))
@@ -174,13 +180,15 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
     for _ in range(given.warmup_steps):
         state, loss = step(state, *next(feed))
     jax.block_until_ready((state, loss))
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     losses = []
     for _ in range(given.steps):
         state, loss = step(state, *next(feed))
         losses.append(loss)
     jax.block_until_ready((state, losses))
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
     reduced = re.findall(r" all-reduce(?:-start)?\(([^)]*)\)", step.as_text())
     return {
         "steps_per_second": given.steps / wall,

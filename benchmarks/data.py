@@ -88,7 +88,8 @@ def mnist(count: int, data_dir: str | None) -> Examples:
     from runner.data.loading import load
 
     found = load(DatasetConfig(name="mnist", data_dir=data_dir), seed=0).train.read(np.arange(count))
-    images, labels = found["image"], found["label"]
+    images = found["image"]
+    labels = found["label"]
     if images.dtype != np.uint8 or images.shape != (count, *IMAGE_SHAPE):
         raise ValueError(f"MNIST images must be uint8 {(count, *IMAGE_SHAPE)}, got {images.dtype} {images.shape}")
     return Examples(images, labels.astype(np.int32))

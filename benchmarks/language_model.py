@@ -46,7 +46,10 @@ from runner.task.registry import make_task
 
 plain_gpt = late("benchmarks.plain_gpt")  # with JAX, for which `--help` does not wait, nor a test of the pages
 
-RATE, SEED, VOCABULARY, HEADS = 1e-3, 0, 256, 4
+RATE = 1e-3
+SEED = 0
+VOCABULARY = 256
+HEADS = 4
 Turn = Callable[[int], float]  # steps -> the last loss; waits for the devices
 
 # Of our names and of those that the model for `fit` has.
@@ -97,8 +100,10 @@ def ours(size: Size, axes: Mapping[str, int], **options: Any) -> Turn:
     optimizer = OptimizerConfig("adam", RATE, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
     config = RunConfig(mesh=MeshConfig(axes=dict(axes)), layout=LayoutConfig(rules=rules), optimizer=optimizer)
     sizes = {"dim": size.dim, "depth": size.layers, "heads": HEADS}
-    config.model, config.task = ModelConfig("runner.model.gpt.build", sizes | options), task
-    config.engine.name, config.dataset.batch_size = "jax", size.batch
+    config.model = ModelConfig("runner.model.gpt.build", sizes | options)
+    config.task = task
+    config.engine.name = "jax"
+    config.dataset.batch_size = size.batch
     data = DataSpec(arrays, make_task(task, arrays))
     engine = make_engine(config, data, 1_000_000)
     engine.build()
@@ -126,7 +131,8 @@ def fit(size: Size, distribution: Any = None) -> Turn:
 
     with scope():
         keras.utils.set_random_seed(SEED)
-        layers, gelu = keras.layers, functools.partial(keras.activations.gelu, approximate=True)
+        layers = keras.layers
+        gelu = functools.partial(keras.activations.gelu, approximate=True)
         taken = keras.Input((size.tokens,), dtype="int32")
         x = layers.Embedding(VOCABULARY, size.dim, name="token_embedding")(taken)
         x = _positions(keras)(name="position_embedding")(x)
@@ -207,7 +213,8 @@ def measure(turns: Mapping[str, Turn], repeats: int, steps: int) -> dict[str, di
     for _ in range(repeats):
         random.shuffle(order)
         for name in order:
-            wall, cpu = time.perf_counter(), time.process_time()
+            wall = time.perf_counter()
+            cpu = time.process_time()
             losses[name] = turns[name](steps)
             rates[name].append(steps / (time.perf_counter() - wall))
             spent[name].append(1e3 * (time.process_time() - cpu) / steps)

@@ -82,7 +82,8 @@ def measured(config: RunConfig, steps: int) -> tuple[Stages, int]:
     """
     data = loading.load_run(config)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    spec, stages = DataSpec(task.arrays, task), Stages()
+    spec = DataSpec(task.arrays, task)
+    stages = Stages()
     engine = make_engine(config, spec, 100)
     stages.run("build", engine.build)
     size = sum(int(np.prod(one.shape)) * (2 if "16" in one.dtype else 4) for one in engine.variables().values())

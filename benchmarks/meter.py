@@ -58,7 +58,8 @@ class Meter:
         Returns:
           True once the budget is used up: train no further.
         """
-        mark, self._marks = self._marks, self._marks + 1
+        mark = self._marks
+        self._marks = self._marks + 1
         if mark == 0:
             return self.done
         if mark == 1:

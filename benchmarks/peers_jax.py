@@ -85,7 +85,8 @@ def _fit(model: Any, task: Task, examples: Examples, budget: Budget) -> tuple[Me
         metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
     )
     images = examples.images.astype(np.float32) / 255.0
-    labels, batch = examples.labels, task.batch_size
+    labels = examples.labels
+    batch = task.batch_size
     whole = examples.steps_per_epoch * batch
     warm = budget.warmup_steps * batch
     model.fit(images[:warm], labels[:warm], batch_size=batch, epochs=1, verbose=0)
@@ -106,7 +107,8 @@ class _Guide:
         """Replicates the state; variables are put by their values, which this version of JAX asks for."""
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-        self.model, self._optimizer = model, keras.optimizers.Adam(task.learning_rate)
+        self.model = model
+        self._optimizer = keras.optimizers.Adam(task.learning_rate)
         self._optimizer.build(model.trainable_variables)
         devices = np.array(jax.devices())
         self._data = NamedSharding(Mesh(devices, ("batch",)), PartitionSpec("batch"))

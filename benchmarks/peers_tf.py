@@ -113,7 +113,8 @@ class _TutorialLoop:
         for batch in self.ds_train:
             if meter.step_begin() if meter else step == limit:
                 break
-            images, labels = batch[0], batch[1]
+            images = batch[0]
+            labels = batch[1]
             images, labels = _pack_dtensor_inputs(images, labels, self.image_layout, self.label_layout)
             results.update(_tutorial_step(self.model, images, labels, self.optimizer, self.metrics))
             for metric_name, metric in self.metrics.items():

@@ -36,7 +36,10 @@ from runner.data.sampler import train_plan
 if TYPE_CHECKING:
     import tensorflow as tf
 
-FILES, SIDE, CLASSES, SEED = 2_000, 224, 10, 1
+FILES = 2_000
+SIDE = 224
+CLASSES = 10
+SEED = 1
 OUT = 224
 
 
@@ -74,7 +77,9 @@ def ours(folder: Path, batch_size: int, count: int) -> Iterator[Callable[[int], 
 
         def epoch(number: int) -> float:
             plan = train_plan(data.train.size, batch_size=batch_size, seed=SEED, epoch=number)
-            began, images, ahead = time.perf_counter(), 0, reader.begin(number, plan.indices[0])
+            began = time.perf_counter()
+            images = 0
+            ahead = reader.begin(number, plan.indices[0])
             for step in range(plan.steps):
                 now = ahead
                 if step + 1 < plan.steps:
@@ -131,7 +136,8 @@ def tf_data(folder: Path, batch_size: int, parallel: int | None, *, antialias: b
         )
         data = data.shuffle(len(files), seed=number).map(example, num_parallel_calls=calls)
         data = data.batch(batch_size, drop_remainder=True).prefetch(2).with_options(options)
-        began, images = time.perf_counter(), 0
+        began = time.perf_counter()
+        images = 0
         for batch, _ in data:
             images += int(batch.shape[0])
         return images / (time.perf_counter() - began)
@@ -154,7 +160,8 @@ def compare(folder: Path, batch_size: int, count: int, rounds: int) -> None:
         cost: dict[str, list[float]] = {name: [] for name in contenders}
         for number in range(rounds + 1):
             for name, run in contenders.items():
-                busy, began = time.process_time(), time.perf_counter()
+                busy = time.process_time()
+                began = time.perf_counter()
                 rate = run(number)
                 cores = (time.process_time() - busy) / (time.perf_counter() - began)
                 if number:  # the first round warms up
@@ -163,7 +170,8 @@ def compare(folder: Path, batch_size: int, count: int, rounds: int) -> None:
                     print(f"round {number}: {name:28} {rate:8,.0f} images/s, {cores:.2f} cores", flush=True)
     clock, core = ({name: statistics.median(rates) for name, rates in part.items()} for part in (seen, cost))
     for name, rates in seen.items():
-        low, high = min(rates), max(rates)
+        low = min(rates)
+        high = max(rates)
         print(f"median  {name:28} {clock[name]:8,.0f}   {low:,.0f} to {high:,.0f}; a core's second {core[name]:,.0f}")
     for unit, medians in (("by the clock", clock), ("a core's second", core)):
         first, *others = medians.values()

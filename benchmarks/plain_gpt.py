@@ -15,7 +15,8 @@ Params = dict[str, Any]
 
 
 def _norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    mean = x.mean(-1, keepdims=True)
+    variance = x.var(-1, keepdims=True)
     return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + shift
 
 
@@ -58,7 +59,8 @@ class PlainGpt:
 
     def __init__(self, size: Any, vocabulary: int, heads: int, rate: float, devices: int = 1) -> None:
         """Draws the weights of a `benchmarks.language_model.Size`."""
-        rng, d = np.random.default_rng(0), size.dim
+        rng = np.random.default_rng(0)
+        d = size.dim
 
         def normal(*shape: int) -> np.ndarray:
             return (0.02 * rng.normal(size=shape)).astype(np.float32)
@@ -67,7 +69,8 @@ class PlainGpt:
             kernels = {"qkv": (d, 3 * d), "out": (d, d), "up": (d, 4 * d), "down": (4 * d, d)}
             made = {name: normal(*shape) for name, shape in kernels.items()}
             made |= {f"{name}_bias": np.zeros(shape[1], np.float32) for name, shape in kernels.items()}
-            ones, zeros = np.ones(d, np.float32), np.zeros(d, np.float32)
+            ones = np.ones(d, np.float32)
+            zeros = np.zeros(d, np.float32)
             return made | {"scale1": ones, "scale2": ones, "shift1": zeros, "shift2": zeros}
 
         params = {
@@ -79,10 +82,14 @@ class PlainGpt:
             "head": normal(d, vocabulary),
         }
         mesh = Mesh(np.array(jax.devices()[:devices]), ("batch",))
-        whole, self._split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))
+        whole = NamedSharding(mesh, PartitionSpec())
+        self._split = NamedSharding(mesh, PartitionSpec("batch"))
         zeros = jax.tree.map(np.zeros_like, params)
         self._state = jax.device_put((params, zeros, jax.tree.map(np.copy, zeros), np.float32(0)), whole)
-        self._size, self._heads, self._rate, self._alone = size, heads, rate, devices == 1
+        self._size = size
+        self._heads = heads
+        self._rate = rate
+        self._alone = devices == 1
 
     def turn(self, rows: Callable[[Any, int], tuple[np.ndarray, np.ndarray]]) -> Callable[[int], float]:
         """Returns a function that does so many steps, and gives the last loss."""

@@ -37,8 +37,11 @@ from benchmarks.throughput import processor_ticks, stolen_share
 from runner.processes.launch import free_port
 
 AT_LEAST = 0.95
-OURS, BARE, DTENSOR = "ours, jax", "bare JAX loop", "ours, keras_dtensor"
-ALONE, DTENSOR_ALONE = "ours, jax, one process", "ours, keras_dtensor, one process"
+OURS = "ours, jax"
+BARE = "bare JAX loop"
+DTENSOR = "ours, keras_dtensor"
+ALONE = "ours, jax, one process"
+DTENSOR_ALONE = "ours, keras_dtensor, one process"
 _CONTENDERS = {OURS: ("jax", True), DTENSOR: ("keras_dtensor", True), ALONE: ("jax", False)} | {
     DTENSOR_ALONE: ("keras_dtensor", False)
 }
@@ -96,7 +99,8 @@ def run_ours(name: str, case: Case, session: Session, folder: Path) -> dict[str,
       ContenderError: it failed.
     """
     engine, shared = _CONTENDERS[name]
-    task, epoch = data.TASKS[case.model], min(case.steps, _LONGEST_EPOCH)
+    task = data.TASKS[case.model]
+    epoch = min(case.steps, _LONGEST_EPOCH)
     arguments = [
         *session.dataset,
         f"engine={engine}",
@@ -142,9 +146,16 @@ def run_bare(case: Case, session: Session) -> dict[str, Any]:
         if not key.lower().endswith("_proxy")  # JAX's service is asked at once, without any between
     }
     command = [
-        *(sys.executable, "-m", "benchmarks.bare_jax", f"--model={case.model}", f"--data-file={session.data_file}"),
-        *(f"--processes={case.processes}", f"--devices={case.devices}", f"--coordinator=127.0.0.1:{free_port()}"),
-        *(f"--steps={case.steps}", f"--warmup-steps={_WARMUP}"),
+        sys.executable,
+        "-m",
+        "benchmarks.bare_jax",
+        f"--model={case.model}",
+        f"--data-file={session.data_file}",
+        f"--processes={case.processes}",
+        f"--devices={case.devices}",
+        f"--coordinator=127.0.0.1:{free_port()}",
+        f"--steps={case.steps}",
+        f"--warmup-steps={_WARMUP}",
     ]
     started = [
         subprocess.Popen(
@@ -282,7 +293,8 @@ def main() -> int:
             for shape in given.shape or ["2x1", "2x4"]:
                 processes, devices = map(int, shape.split("x"))
                 steps = given.steps or _STEPS.get((model, devices), 100)
-                case, runs = Case(model, processes, devices, steps), {name: [] for name in names}
+                case = Case(model, processes, devices, steps)
+                runs = {name: [] for name in names}
                 for repeat in range(given.repeats):
                     for name in random.Random(repeat).sample(names, len(names)):
                         figures = measured(name, case, session, repeat, given.undisturbed)

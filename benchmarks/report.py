@@ -90,9 +90,11 @@ def rows(runs: Runs) -> list[Row]:
     rate = {name: _median(_good(entries), "steps_per_second") for name, entries in runs.items()}
     result = []
     for name in (name for name in CONTENDERS if name in runs):
-        contender, good = CONTENDERS[name], _good(runs[name])
+        contender = CONTENDERS[name]
+        good = _good(runs[name])
         rates = [run["steps_per_second"] for run in good]
-        ours, own = rate.get(contender.rival), rate[name]
+        ours = rate.get(contender.rival)
+        own = rate[name]
         result.append(
             Row(
                 name=name,

@@ -47,7 +47,8 @@ class NotFiniteError(EngineError):
             f"the loss is {loss} at step {step} and trainer.on_nan={policy}; lower optimizer.learning_rate or set "
             "optimizer.clip.global_norm=1.0"
         )
-        self.step, self.loss = step, loss
+        self.step = step
+        self.loss = loss
 
 
 class Interrupted(BaseException):  # no error: the user asked, and no `except Exception` may keep it
@@ -60,7 +61,8 @@ class Interrupted(BaseException):  # no error: the user asked, and no `except Ex
 
     def __init__(self, signum: int, unsaved: str = "") -> None:
         super().__init__(f"ended by signal {signum}" + (f"; {unsaved}" if unsaved else ""))
-        self.signum, self.unsaved = signum, unsaved
+        self.signum = signum
+        self.unsaved = unsaved
 
 
 class Refused(BaseException):

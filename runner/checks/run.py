@@ -89,7 +89,8 @@ def _check_tracking(config: TrackingConfig) -> None:
 
 def _check_batches(config: RunConfig) -> None:
     """The axis that splits the examples must divide every batch, a training batch in each of its microbatches."""
-    axis, microbatches = batch_axis(config.layout, config.mesh.axes), config.trainer.accumulate_steps
+    axis = batch_axis(config.layout, config.mesh.axes)
+    microbatches = config.trainer.accumulate_steps
     size = config.mesh.axes[axis] if axis else 1
     sizes = {
         "batch_size": (config.dataset.batch_size, microbatches),
@@ -98,7 +99,8 @@ def _check_batches(config: RunConfig) -> None:
     for key, (batch, times) in sizes.items():
         whole = size * times
         if batch is not None and batch % whole:
-            lower, upper = batch // whole * whole, -(-batch // whole) * whole
+            lower = batch // whole * whole
+            upper = -(-batch // whole) * whole
             near = f"{lower} or dataset.{key}={upper}" if lower else f"{upper}"
             why = f"the size of mesh axis {axis!r}" + (f" times trainer.accumulate_steps={times}" if times > 1 else "")
             raise refuse(

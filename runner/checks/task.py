@@ -14,7 +14,8 @@ _OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
 
 def check(config: RunConfig) -> None:
     """Checks that a dataset has what its task takes, tokens or something else, and that the model gives it."""
-    dataset, task = config.dataset, config.task
+    dataset = config.dataset
+    task = config.task
     is_text = checks_text.is_text(dataset)
     if is_text and task.name in _OF_WHOLE_EXAMPLES:
         raise refuse(

@@ -56,7 +56,8 @@ def _check_lengths(config: TrainerConfig) -> None:
 
 
 def _check_checkpoint(config: TrainerConfig) -> None:
-    checkpoint, key = config.checkpoint, "trainer.checkpoint"
+    checkpoint = config.checkpoint
+    key = "trainer.checkpoint"
     positive(f"{key}.keep", checkpoint.keep)
     folder(f"{key}.folder", checkpoint.folder)
     positive(f"{key}.every_steps", checkpoint.every_steps)
@@ -75,7 +76,9 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> Traine
     Raises:
       ConfigError: a key names a metric that the task does not have.
     """
-    names, early, best = evaluated(directions), config.early_stopping, config.checkpoint.best
+    names = evaluated(directions)
+    early = config.early_stopping
+    best = config.checkpoint.best
     stops_by = default(directions) if early.metric == AUTO else early.metric
     best = (stops_by or default(directions)) if best == AUTO else best
     for key, metric in (("early_stopping.metric", stops_by), ("checkpoint.best", best)):

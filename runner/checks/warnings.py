@@ -19,7 +19,9 @@ def of_config(config: RunConfig) -> list[str]:
     Args:
       config: checked.
     """
-    found, devices, available = [], mesh.size(config.mesh.axes), cores.available()
+    found = []
+    devices = mesh.size(config.mesh.axes)
+    available = cores.available()
     if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_A_CORE * available:
         found.append(
             f"{devices} virtual devices on {available} {'core' if available == 1 else 'cores'} show what a mesh "
@@ -57,7 +59,8 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
       config: checked.
       total_steps: of the whole run.
     """
-    schedule, key = config.schedule, "optimizer.schedule"
+    schedule = config.schedule
+    key = "optimizer.schedule"
     if schedule.warmup_steps >= total_steps:
         return [
             f"{key}.warmup_steps={schedule.warmup_steps:,} is no shorter than the run of {total_steps:,} steps, which "

@@ -33,7 +33,8 @@ from runner.training.checkpoint.arguments import restarted
 
 LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-_DIR, _SUBDIR = "hydra.run.dir", "hydra.output_subdir"
+_DIR = "hydra.run.dir"
+_SUBDIR = "hydra.output_subdir"
 _TRAINS = "runner"
 _LOOKS = "runner.data"  # at a dataset, whatever its task would be
 _ALONE = ("runner.plan", _LOOKS)  # commands that compute nothing with the mesh
@@ -139,7 +140,8 @@ def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
     asked = {key: getattr(config, key) for key in ("resume", "branch", "run")}
     code = {"the version of the program, or of the config's own modules,": code_version(config)}
     processes.join(cluster, {"the command": command_module(), **code, **versions, **here, **asked, **agrees})
-    team, claims = current(), list[folders.Claim]()
+    team = current()
+    claims = list[folders.Claim]()
 
     def claimed() -> str:
         claims.append(folders.claim(_DIR, directory(composed, _DIR)))

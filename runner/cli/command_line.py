@@ -15,8 +15,17 @@ from runner.errors import ConfigError, did_you_mean, refuse
 from runner.training.checkpoint.arguments import KEYS
 
 _PLAIN = (
-    *("--help", "-h", "--hydra-help", "--version", "--resolve"),
-    *("--run", "-r", "--multirun", "-m", "--shell-completion", "-sc"),
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--version",
+    "--resolve",
+    "--run",
+    "-r",
+    "--multirun",
+    "-m",
+    "--shell-completion",
+    "-sc",
 )
 _VALUED = {
     **dict.fromkeys(("--cfg", "-c"), "job, hydra or all"),

@@ -104,7 +104,8 @@ def _append(found: re.Match[str], _text: str) -> str:
 
 
 def _several(found: re.Match[str], _text: str) -> str:
-    given, value = short(found.group(1)), found.group(1).partition("=")[2]
+    given = short(found.group(1))
+    value = found.group(1).partition("=")[2]
     key = given.partition("=")[0]
     plain = "(" not in value and not is_group(key)
     mend = f"add -m to run each, or write {key}=[{short(value)}] for a list" if plain else "add -m to run each"

@@ -17,7 +17,9 @@ from runner.errors import ConfigError
 from runner.tracking.records import as_text
 
 _NONE = "-"
-_LATEST, _NEWEST = "latest", 1000  # of so many one is no sweep's
+# of so many one is no sweep's
+_LATEST = "latest"
+_NEWEST = 1000
 _PLAN = "plan.json"
 # Where a plan was made and how it is laid out as a file, rather than what it says.
 _PLAN_PARTS = ("axes", "batch_size", "totals", "flops_per_device", "compute_seconds")

@@ -148,7 +148,8 @@ def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) 
     cells: list[list[list[float]]] = [[[] for _ in across] for _ in down]
     for line in lines:
         if metric in line.metrics:
-            row, column = down.index(line.values.get(keys[0], "")), across.index(line.values.get(keys[1], ""))
+            row = down.index(line.values.get(keys[0], ""))
+            column = across.index(line.values.get(keys[1], ""))
             cells[row][column].append(line.metrics[metric].mean)
     grid = np.array([[np.mean(cell) if cell else np.nan for cell in row] for row in cells])
     figure, axes = subplots(1, 1, figsize=(2.6 + 1.1 * len(across), 1.8 + 0.7 * len(down)))

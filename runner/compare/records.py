@@ -64,7 +64,8 @@ class RunRecord:
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
-    ended, tags = run.info.end_time, tags_of(run.data.tags)
+    ended = run.info.end_time
+    tags = tags_of(run.data.tags)
     params = params_of(run.data.params, tags)
     return RunRecord(
         run.info.run_id,

@@ -54,7 +54,8 @@ def sheet_of(
       lead: columns before the keys, title to a cell a line.
       extra: columns after the keys, likewise.
     """
-    lead, extra = lead or {}, extra or {}
+    lead = lead or {}
+    extra = extra or {}
     keys = list(dict.fromkeys(key for line in lines for key in line.values))
     shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
     folded = any(len(line.records) > 1 for line in lines)

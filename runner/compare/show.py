@@ -82,7 +82,8 @@ def _title(records: Sequence[RunRecord], lines: Sequence[Line]) -> str:
 
 def _plots(client: MlflowClient, folder: Path, metric: str, lines: Sequence[Line]) -> list[str]:
     keys = list(dict.fromkeys(key for line in lines for key in line.values))
-    word, written = metric.replace("/", "_"), []
+    word = metric.replace("/", "_")
+    written = []
     runs = {_label(line): line.records[-1] for line in lines}
     colours = plots.looks(list(runs))
     for name in dict.fromkeys((metric, "train/loss")):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from runner.errors import did_you_mean, refuse
 
-_TINY, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32; devices take what is smaller for 0
+# of float32; devices take what is smaller for 0
+_TINY = 2.0**-126
+_LARGEST = (2 - 2.0**-23) * 2.0**127
 _NAME = 255  # bytes of a file's name
 _WHOLE = 2**31  # int32, in which devices count
 

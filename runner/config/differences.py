@@ -25,12 +25,14 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
     Returns:
       The preset, groups whose option is not the default one, and keys whose value is not their option's.
     """
-    chosen, default = choices(), _defaults([]).hydra.runtime.choices
+    chosen = choices()
+    default = _defaults([]).hydra.runtime.choices
     options = {group: option for group, option in chosen.items() if str(default.get(group)) != option}
     preset = [f"{_PRESET}={options.pop(_PRESET)}"] if _PRESET in options else []
     typed = [f"{group}={option}" for group, option in options.items()]
     # Raw values are compared, as an interpolation may give another value each time; what is shown is resolved.
-    before, now = dict(flatten(_raw(_defaults(typed)))), dict(flatten(_raw(composed)))
+    before = dict(flatten(_raw(_defaults(typed))))
+    now = dict(flatten(_raw(composed)))
     values = dict(flatten(content))
     other = [key for key in values if key in now and (key not in before or before[key] != now[key])]
     gone = [f"~{key}" for key in before if key not in now and key.partition(".")[0] in content]

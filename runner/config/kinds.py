@@ -35,7 +35,8 @@ def misfit(kind: object, value: object, key: str) -> ConfigError | None:
         return None
     if isinstance(kind, type) and is_dataclass(kind):
         return _misfit_below(kind, value, key, may_be_null=may_be_null)
-    origin, inner = get_origin(kind) or kind, get_args(kind)
+    origin = get_origin(kind) or kind
+    inner = get_args(kind)
     if not _fits(origin, value):
         return refuse(key, value, allowed=f"a value of type {_name(kind)}", mend=f"set {key} to one")
     below: Iterator[ConfigError | None] = iter(())

@@ -7,8 +7,13 @@ from typing import Any
 
 # OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
 
-ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER = "arrays", "custom", "digits", "image_folder"
-PYDOC, SHAKESPEARE, TEXT = "pydoc", "shakespeare", "text"
+ARRAYS = "arrays"
+CUSTOM = "custom"
+DIGITS = "digits"
+IMAGE_FOLDER = "image_folder"
+PYDOC = "pydoc"
+SHAKESPEARE = "shakespeare"
+TEXT = "text"
 TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # whose examples are sequences of tokens
 OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
 

@@ -18,7 +18,9 @@ from omegaconf import DictConfig
 
 from runner.host import paths
 
-FLAG, NAME_FLAG, KEY = "--config-dir", "--config-name", "hydra.searchpath"
+FLAG = "--config-dir"
+NAME_FLAG = "--config-name"
+KEY = "hydra.searchpath"
 PRIMARY = "config"
 _OWN = "own"  # scheme and provider, as `--info searchpath` shows them
 _FILE = re.compile(r"file://([^'\",\]]+)")
@@ -102,7 +104,8 @@ def _holds_options(folder: Path) -> bool:
 
 def _values(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
     """Returns the values of a flag on a command line."""
-    found, rest = list[str](), iter(arguments)
+    found = list[str]()
+    rest = iter(arguments)
     for one in rest:
         name, equals, value = one.partition("=")
         if name in names:

@@ -184,13 +184,17 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
         for _ in range(_ATTEMPTS):
             area = height * width * (least + (largest - least) * rng.random())
             ratio = math.exp(low + (high - low) * rng.random())
-            wide, tall = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            wide = round(math.sqrt(area * ratio))
+            tall = round(math.sqrt(area / ratio))
             if 0 < wide <= width and 0 < tall <= height:
-                left, top = int(rng.random() * (width - wide + 1)), int(rng.random() * (height - tall + 1))
+                left = int(rng.random() * (width - wide + 1))
+                top = int(rng.random() * (height - tall + 1))
                 return left, top, left + wide, top + tall
         shape = min(max(width / height, self.options.ratio[0]), self.options.ratio[1])  # the largest that fits
-        wide, tall = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))
-        left, top = (width - wide) // 2, (height - tall) // 2
+        wide = max(1, min(width, round(height * shape)))
+        tall = max(1, min(height, round(width / shape)))
+        left = (width - wide) // 2
+        top = (height - tall) // 2
         return left, top, left + wide, top + tall
 
     def evaluate(self, arrays: Arrays) -> Arrays:
@@ -310,10 +314,14 @@ class Cutmix(_Mix[schema.Cutmix]):
             return arrays
         height, width = arrays[self._images[0]].shape[:2]
         side = math.sqrt(1 - rng.beta(self.options.alpha, self.options.alpha))
-        tall, wide = round(height * side), round(width * side)
-        middle, across = int(rng.integers(height)), int(rng.integers(width))
-        top, bottom = max(0, middle - tall // 2), min(height, middle - tall // 2 + tall)
-        left, right = max(0, across - wide // 2), min(width, across - wide // 2 + wide)
+        tall = round(height * side)
+        wide = round(width * side)
+        middle = int(rng.integers(height))
+        across = int(rng.integers(width))
+        top = max(0, middle - tall // 2)
+        bottom = min(height, middle - tall // 2 + tall)
+        left = max(0, across - wide // 2)
+        right = min(width, across - wide // 2 + wide)
         other = self.evaluate(partner(int(rng.integers(self.size))))
         kept = height * width - max(0, bottom - top) * max(0, right - left)
         mixed = self._mixed(round(_ONE * kept / (height * width)), arrays, other, images_too=False)
@@ -339,7 +347,8 @@ def _blend(one: Array, other: Array, share: int) -> Array:
 
 
 def _middle(image: Array, size: tuple[int, int]) -> Array:
-    top, left = (image.shape[0] - size[0]) // 2, (image.shape[1] - size[1]) // 2
+    top = (image.shape[0] - size[0]) // 2
+    left = (image.shape[1] - size[1]) // 2
     return images.crop(image, top, left, size)
 
 

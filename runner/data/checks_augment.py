@@ -85,9 +85,11 @@ def _check_value(key: str, name: str, value: object, kind: type[StepOptions]) ->
             return
         good, allowed = _numbers(value, whole=True) and min(value) >= 1, "[height, width], each at least 1"  # type: ignore[call-overload]
     elif name == "padding":
-        good, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "at least 0"
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        allowed = "at least 0"
     elif name == "direction":
-        good, allowed = value in ("horizontal", "vertical", "both"), "one of horizontal, vertical, both"
+        good = value in ("horizontal", "vertical", "both")
+        allowed = "one of horizontal, vertical, both"
     elif name in ("scale", "ratio"):
         top = 1.0 if name == "scale" else float("inf")
         good = _numbers(value) and 0 < value[0] <= value[1] <= top  # type: ignore[index]
@@ -134,5 +136,6 @@ def _check_own(key: str, step: AugmentConfig) -> None:
             allowed=f"it is called with (arrays, rng, **options) and takes ({', '.join(names)})",
             mend="write def step(arrays, rng): return arrays",
         )
-    options, given = [name for name in step.options if name != ON], by_place[: len(_GIVEN)]
+    options = [name for name in step.options if name != ON]
+    given = by_place[: len(_GIVEN)]
     import_path.check_options(key, step.target, found.arguments, options, given, write="write {name}: ...")

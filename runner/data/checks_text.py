@@ -11,12 +11,17 @@ from runner.config.checks_values import changed, folder, one_of, positive
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXT, TEXTS, DatasetConfig
 from runner.errors import did_you_mean, refuse
 
-BYTES, BPE = "bytes", "bpe"
+BYTES = "bytes"
+BPE = "bpe"
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""  # as it is typed: for the shell, and for Hydra
-LENGTH, VOCABULARY_SIZE = 256, 8192  # what null stands for
-MOST_TOKENS, _LONGEST = 1 << 24, 1 << 20  # of a vocabulary, and of a sequence
+# what null stands for
+LENGTH = 256
+VOCABULARY_SIZE = 8192
+# of a vocabulary, and of a sequence
+MOST_TOKENS = 1 << 24
+_LONGEST = 1 << 20
 _KEYS = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
 _OF_IMAGES = ("image_size", "standardize", "features")
 _OTHERS = (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)

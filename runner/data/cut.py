@@ -28,7 +28,8 @@ RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which
 TEST_SHARE = 0.2
 _TEST_SEED = 0  # not the run's: what is tested on must be the same for every run on the same data
 # Behind the seed: epochs draw from (seed, epoch), which these differ from for every epoch.
-_HELD_OUT, _TEST = (0, 1), (0, 2)
+_HELD_OUT = (0, 1)
+_TEST = (0, 2)
 
 
 @dataclass(frozen=True, eq=False)

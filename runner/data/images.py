@@ -29,7 +29,9 @@ _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 _ORIENTATION = 0x0112  # EXIF's tag
 _TRANSPOSED = (5, 6, 7, 8)  # orientations that swap height and width
 _OPENCV_CHANNELS = 4  # for which it has its own code
-_SCAN, _APP1 = 0xDA, 0xE1  # JPEG's markers: of the pixels, and of what may hold EXIF
+# JPEG's markers: of the pixels, and of what may hold EXIF
+_SCAN = 0xDA
+_APP1 = 0xE1
 
 cv2.setNumThreads(0)  # no threads of its own: our workers are what runs side by side
 
@@ -99,7 +101,8 @@ def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
 
 def _has_exif(data: bytes) -> bool:
     """Tells whether one of a JPEG file's segments before its pixels is EXIF's."""
-    at, end = 2, len(data) - 10
+    at = 2
+    end = len(data) - 10
     while at < end and data[at] == 0xFF and data[at + 1] != _SCAN:
         if data[at + 1] == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
             return True
@@ -192,11 +195,13 @@ def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
       size: height and width of the window.
     """
     height, width = image.shape[:2]
-    bottom, right = top + size[0], left + size[1]
+    bottom = top + size[0]
+    right = left + size[1]
     if top >= 0 and left >= 0 and bottom <= height and right <= width:
         return image[top:bottom, left:right]
     window = np.zeros((*size, image.shape[2]), image.dtype)
-    rows, columns = slice(max(top, 0), min(bottom, height)), slice(max(left, 0), min(right, width))
+    rows = slice(max(top, 0), min(bottom, height))
+    columns = slice(max(left, 0), min(right, width))
     if rows.start < rows.stop and columns.start < columns.stop:
         window[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left] = image[rows, columns]
     return window
@@ -205,8 +210,10 @@ def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
 def center_box(height: int, width: int, size: tuple[int, int], share: float) -> Box:
     """Returns the largest window of a size's shape in the middle of an image, times a share of it."""
     scale = min(height / size[0], width / size[1]) * share
-    tall, wide = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-    top, left = (height - tall) // 2, (width - wide) // 2
+    tall = max(1, round(size[0] * scale))
+    wide = max(1, round(size[1] * scale))
+    top = (height - tall) // 2
+    left = (width - wide) // 2
     return left, top, left + wide, top + tall
 
 

@@ -11,7 +11,10 @@ from runner.data.base import Array, ArraySource, ArraySpec, Rows
 from runner.data.checks_text import END_TOKEN
 from runner.errors import ConfigError, refuse
 
-TOKENS, LABEL, SEGMENTS, LABEL_WEIGHT = "tokens", "label", "segments", "label_weight"
+TOKENS = "tokens"
+LABEL = "label"
+SEGMENTS = "segments"
+LABEL_WEIGHT = "label_weight"
 _SEQUENCE = ("sequence",)
 _RAM_BYTES = 1 << 28  # of sequences that are held as arrays, which devices may keep
 _ROWS = 1 << 12  # that are made at once
@@ -82,7 +85,8 @@ class Packed:
         begun = self._begun(begins)
         within = places < len(self.stream)
         counted = within[:, 1:] & ~begun[:, 1:]
-        tokens, label = found[:, :-1] * within[:, :-1], found[:, 1:] * within[:, 1:]
+        tokens = found[:, :-1] * within[:, :-1]
+        label = found[:, 1:] * within[:, 1:]
         # A row whose first token begins a document counts that as its first one, as any other row does.
         begun[:, 0] = True
         segments = np.cumsum(begun[:, :-1], axis=1, dtype=np.int32) * within[:, :-1]

@@ -40,7 +40,8 @@ class Prefetcher(Generic[Item, Placed]):
         """
         if depth < 1:
             raise ValueError(f"dataset.prefetch={depth} is refused: at least 1 is allowed")
-        self._items, self._place = items, place
+        self._items = items
+        self._place = place
         self._ready: queue.Queue[tuple[Placed] | BaseException | None] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)

@@ -24,7 +24,8 @@ from runner.data.augment import Augmented, make, name_of
 from runner.data.base import Array, Rows, empty
 from runner.errors import DataError, told
 
-_MADE, _FAILED = "made", "failed"
+_MADE = "made"
+_FAILED = "failed"
 _LAST_ANSWER_S = 2.0
 _GONE_S = 30.0  # within which Grain tells of a process that was killed, or one that was starting answers
 
@@ -91,7 +92,10 @@ class _Worker:
         self._key = os.urandom(32)
         self._listener = Listener(family="AF_UNIX", authkey=self._key)
         self._connection: Connection | None = None
-        self._pid, self._closed, self._lock, self._asking = 0, False, threading.Lock(), threading.Lock()
+        self._pid = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._known: set[int] = set()
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
         stream = _Stream(str(self._listener.address), self._key)
@@ -122,7 +126,8 @@ class _Worker:
                 if self._closed:
                     connection.close()
                     return
-                self._pid, self._connection = pid, connection
+                self._pid = pid
+                self._connection = connection
             connection.send(request)
 
     def close(self, *, busy: bool) -> None:
@@ -170,7 +175,8 @@ class Processes:
         Raises:
           DataError: one can't be made, or the worker died.
         """
-        worker, number = self._free.get(), self._number(source)
+        worker = self._free.get()
+        number = self._number(source)
         try:
             answer = worker.ask(number, self._pickled[number][1], epoch, rows)
         except (RuntimeError, StopIteration, OSError, ValueError) as error:

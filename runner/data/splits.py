@@ -76,7 +76,9 @@ def _term(text: str) -> Slice:
     match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no split, write {_FORMS}")
-    name, start, stop = match["name"], match["start"], match["stop"]
+    name = match["name"]
+    start = match["start"]
+    stop = match["stop"]
     if start is None:
         return Slice(name)
     if name == "all":
@@ -113,7 +115,8 @@ def _bounds(term: Slice, size: int) -> tuple[int, int]:
             raise ValueError(f"{term.name} has {size} examples, which leaves no place for the bound {index}")
         return index + size if index < 0 else index
 
-    start, stop = absolute(term.start, 0), absolute(term.stop, size)
+    start = absolute(term.start, 0)
+    stop = absolute(term.stop, size)
     if start >= stop:
         raise ValueError(f"the range {start}:{stop} of {term.name}, of {size} examples, selects nothing")
     return start, stop

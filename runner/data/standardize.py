@@ -64,7 +64,8 @@ def measured(source: DataSource, names: Collection[str]) -> Encoding:
             values = batch[name].astype(np.float64).reshape(-1, (batch[name].shape[1:] or (1,))[-1])
             own_mean = values.mean(0)
             own_squares = ((values - own_mean) ** 2).sum(0)
-            before, total = count[name], count[name] + len(values)
+            before = count[name]
+            total = count[name] + len(values)
             apart = own_mean - mean.get(name, 0.0)
             squares[name] = squares.get(name, 0.0) + own_squares + apart**2 * (before * len(values) / total)
             mean[name] = mean.get(name, 0.0) + apart * (len(values) / total)
@@ -91,7 +92,8 @@ def standardized(whole: Whole, encoding: Encoding, names: Collection[str]) -> Wh
     statistics = {}
     for name in names:
         columns = (next(iter(whole.splits.values())).specs[name].shape or (1,))[-1]
-        mean, deviation = encoding.mean.get(name), encoding.deviation.get(name)
+        mean = encoding.mean.get(name)
+        deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
             had = "none" if mean is None else f"{len(mean)}"
             raise refuse(

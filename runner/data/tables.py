@@ -121,7 +121,8 @@ def _column(place: str, column: pa.ChunkedArray) -> Column:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _vectors(place, column)
     if pa.types.is_decimal(kind):
-        column, kind = column.cast(pa.float64()), pa.float64()
+        column = column.cast(pa.float64())
+        kind = pa.float64()
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(
             f"{place} holds values of type {kind}; turn them into numbers or words, or leave it out by naming the "

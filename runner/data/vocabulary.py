@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 else:
     tokenizers = late("tokenizers")  # an extra, which bytes do without
 
-BYTES, BPE = "bytes", "bpe"
+BYTES = "bytes"
+BPE = "bpe"
 TOKENIZER = "tokenizer.json"  # file of a run that was encoded by one, and of every export
 _MOST_BYTES = 1 << 28  # of a recorded tokenizer, unpacked
 _SPACE = "\u2581"  # SentencePiece's sign for it
@@ -135,7 +136,8 @@ class Vocabulary:
         if self.kind == BYTES:
             counts[:256] = 1
             return counts
-        content, added = json.loads(self.tokenizer), self._library.get_added_tokens_decoder()
+        content = json.loads(self.tokenizer)
+        added = self._library.get_added_tokens_decoder()
         stages = json.dumps([content.get(stage) for stage in ("normalizer", "pre_tokenizer", "decoder")])
         suffix = content["model"].get("end_of_word_suffix") or (content.get("decoder") or {}).get("suffix") or ""
         for token, number in self._library.get_vocab(with_added_tokens=True).items():
@@ -166,7 +168,9 @@ class Vocabulary:
         Raises:
           ValueError: it is something else.
         """
-        kind, end, packed = content.get("kind"), content.get("end_token"), content.get("tokenizer", "")
+        kind = content.get("kind")
+        end = content.get("end_token")
+        packed = content.get("tokenizer", "")
         if kind not in (BYTES, BPE) or not isinstance(end, str | None) or not isinstance(packed, str):
             raise ValueError("a vocabulary has kind, end_token and tokenizer")
         if bool(packed) != (kind == BPE):

@@ -59,7 +59,8 @@ class Reading:
     """
 
     def __init__(self, arrays: dict[str, Array], pending: list[Future[None]]) -> None:
-        self._arrays, self._pending = arrays, pending
+        self._arrays = arrays
+        self._pending = pending
 
     def result(self) -> dict[str, Array]:
         """Waits for them.
@@ -86,8 +87,10 @@ class Reader:
     """
 
     def __init__(self, source: DataSource, submit: Callable[[Callable[[], None]], Future[None]], make: Chunks | None):
-        self.source, self.in_background = source, make is not None
-        self._submit, self._make = submit, make
+        self.source = source
+        self.in_background = make is not None
+        self._submit = submit
+        self._make = make
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
@@ -117,7 +120,9 @@ class Reader:
         return Reading({name: array.reshape(*rows.shape, *array.shape[1:]) for name, array in whole.items()}, pending)
 
     def _chunk(self, epoch: int, rows: Rows, whole: Mapping[str, Array], at: int) -> Callable[[], None]:
-        place, make, source = slice(at, at + _CHUNK), self._make, self.source
+        place = slice(at, at + _CHUNK)
+        make = self._make
+        source = self.source
         assert make is not None
         assert isinstance(source, Augmented)
         return lambda: make(source, epoch, rows[place], {name: array[place] for name, array in whole.items()})
@@ -127,7 +132,8 @@ class Workers:
     """The threads and processes of a run, started when they are first needed; its block ends them."""
 
     def __init__(self, config: DatasetConfig, seed: int) -> None:
-        self._config, self._seed = config, seed
+        self._config = config
+        self._seed = seed
         self._count = cores.available() if config.workers is None else config.workers
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
@@ -142,8 +148,10 @@ class Workers:
 
     def close(self) -> None:
         """Ends them; what is being made is given up."""
-        threads, self._threads = self._threads, None
-        processes, self._processes = self._processes, None
+        threads = self._threads
+        self._threads = None
+        processes = self._processes
+        self._processes = None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
         if processes is not None:
@@ -208,6 +216,8 @@ def _wants_process(source: Augmented) -> bool:
     """Tells whether processes pay: Python code that holds the interpreter's lock, and is not done in no time."""
     if not source.holds_gil or importlib.util.find_spec("grain") is None:
         return False
-    tried, began = min(_TRIED, source.size), time.thread_time()  # what waits for a disk lets go of the lock
+    # what waits for a disk lets go of the lock
+    tried = min(_TRIED, source.size)
+    began = time.thread_time()
     make(source, 0, np.arange(tried), empty(source.specs, tried))
     return (time.thread_time() - began) / max(tried, 1) > _SLOW_S

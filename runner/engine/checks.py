@@ -40,7 +40,8 @@ def check(config: RunConfig) -> None:
 
 def _check_keys(config: EngineConfig) -> None:
     """Refuses keys of the other engines; at their defaults they stand in no option's file, but in the schema."""
-    key, threads = "engine.intra_op_threads", config.intra_op_threads
+    key = "engine.intra_op_threads"
+    threads = config.intra_op_threads
     positive(key, threads)
     if threads is not None and threads > _MOST_THREADS:
         raise refuse(key, threads, allowed=f"at most {_MOST_THREADS}", mend=f"leave {key} out")
@@ -69,7 +70,8 @@ def check_builder(config: RunConfig) -> None:
 
 def check_trainable(config: RunConfig) -> None:
     """Checks `model.trainable`, whose patterns the engine `jax` knows what to do with."""
-    key, patterns = "model.trainable", config.model.trainable
+    key = "model.trainable"
+    patterns = config.model.trainable
     if patterns is None:
         return
     for name, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
@@ -87,7 +89,8 @@ def check_trainable(config: RunConfig) -> None:
 
 
 def _check_precision(config: RunConfig) -> None:
-    key, precision = "engine.precision", config.engine.precision
+    key = "engine.precision"
+    precision = config.engine.precision
     one_of(key, precision, tuple({one: None for entry in ENGINES.values() for one in entry.precisions}))
     for name, mend in (
         (config.engine.name, f"set engine=jax or {key}=float32"),
@@ -99,7 +102,8 @@ def _check_precision(config: RunConfig) -> None:
 
 
 def _check_state(config: EngineConfig) -> None:
-    key, state = "engine.state", config.state
+    key = "engine.state"
+    state = config.state
     one_of(key, state, ("float32", "master", "bfloat16"))
     if state != "float32" and config.precision != "bfloat16":
         raise refuse(
@@ -116,7 +120,8 @@ def check_processes(config: RunConfig) -> None:
     Raises:
       ConfigError: one process can't hold the mesh, or holds it anyway.
     """
-    key, other = "against.processes", config.against.processes
+    key = "against.processes"
+    other = config.against.processes
     if other is None:
         return
     if other != 1:
@@ -130,7 +135,8 @@ def check_processes(config: RunConfig) -> None:
 
 
 def _check_against(config: RunConfig) -> None:
-    key, other = "against.engine", config.against.engine
+    key = "against.engine"
+    other = config.against.engine
     if other is None:
         return
     one_of(key, other, tuple(ENGINES))

@@ -27,7 +27,10 @@ class MeshEngine(Engine, Generic[T]):
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
         """Takes what `runner.engine.registry.make_engine` is given."""
-        self._config, self._data, self._total_steps, self._planning = config, data, total_steps, planning
+        self._config = config
+        self._data = data
+        self._total_steps = total_steps
+        self._planning = planning
         self._axes = config.mesh.axes
         self._microbatches = config.trainer.accumulate_steps
         self._microbatch_size = config.dataset.batch_size // self._microbatches

@@ -17,7 +17,8 @@ from runner.layout import mesh
 from runner.processes import checks as checks_cluster
 from runner.processes import place
 
-AUTO, CPU = "auto", "cpu"
+AUTO = "auto"
+CPU = "cpu"
 _PLANS = "runner.plan"  # which computes nothing with the mesh
 
 
@@ -95,7 +96,8 @@ def _lack(config: RunConfig, kind: str) -> Lack | None:
 
 def _why_not(config: RunConfig, found: Accelerators) -> str:
     """Returns why `auto` does not take accelerators that are here; empty where it does."""
-    words, several = found.words(), place.count(config.cluster)
+    words = found.words()
+    several = place.count(config.cluster)
     if found.kind == TPU and several > 1:
         return f"the {words} here are not shared out to processes; use cluster=single"
     there = _times(config, found)
@@ -143,7 +145,8 @@ def described(config: RunConfig, asked: str) -> str:
       config: checked.
       asked: `mesh.device` as it was typed.
     """
-    kind, several = config.mesh.device, place.count(config.cluster)
+    kind = config.mesh.device
+    several = place.count(config.cluster)
     chosen = choose(config, asked)
     model, why = (chosen.model, chosen.why) if chosen.kind == kind else ("", "")
     of = counted(mesh.size(config.mesh.axes), kind, model) + (f" in {several} processes" if several > 1 else "")

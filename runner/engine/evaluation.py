@@ -68,7 +68,9 @@ class _Sums(Generic[T]):
     """Float64 sums over the batches so far."""
 
     def __init__(self, task: Task, to_host: Callable[[T], Array], *, keep_outputs: bool) -> None:
-        self._task, self._to_host, self._keeps = task, to_host, keep_outputs and task.keeps_outputs
+        self._task = task
+        self._to_host = to_host
+        self._keeps = keep_outputs and task.keeps_outputs
         self._loss = self._weight = 0.0
         self._examples = self._bytes = 0
         self._totals: dict[str, Array] = {}
@@ -100,7 +102,8 @@ class _Sums(Generic[T]):
 
     def _leave_out(self, reason: str) -> None:
         logger.warning("the model's outputs are not kept: %s", reason)
-        self._outputs, self._keeps = [], False
+        self._outputs = []
+        self._keeps = False
 
     def evaluation(self) -> Evaluation:
         """Returns the sums as metrics."""

@@ -36,7 +36,8 @@ class Outputs:
           paths: id of a layer -> canonical path; a layer that is not among them goes by its name.
           tensors: gives those of a structure of arguments or results.
         """
-        self._paths, self._tensors = paths, tensors
+        self._paths = paths
+        self._tensors = tensors
 
     def begin(self, inputs: Shaped | Mapping[str, Shaped]) -> None:
         """Begins a call.

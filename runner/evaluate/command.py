@@ -45,8 +45,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError: there is no such run, checkpoint or split, or it is of another model.
       DataError, EngineError, TrackingError, Interrupted: as in training.
     """
-    console, team = Console(highlight=False), current()
-    saved, where = open_saved(config, "runner.evaluate"), devices.line(config, composed)
+    console = Console(highlight=False)
+    team = current()
+    saved = open_saved(config, "runner.evaluate")
+    where = devices.line(config, composed)
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))

@@ -63,7 +63,8 @@ class EvaluationReport:
 
     def write(self, folder: Path) -> list[Path]:
         """Writes evaluate.json and evaluate.md; returns their paths."""
-        data, page = folder / "evaluate.json", folder / "evaluate.md"
+        data = folder / "evaluate.json"
+        page = folder / "evaluate.md"
         data.write_text(json.dumps(self._content(), indent=1) + "\n")
         lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.totals()), ""]
         for title, (columns, rows) in self.tables.items():
@@ -88,7 +89,8 @@ class EvaluationReport:
 
 
 def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    count, note = len(rows), None
+    count = len(rows)
+    note = None
     if count > _MOST_ROWS:
         share = _sorting_column(columns, rows)
         if share is not None:

@@ -42,7 +42,9 @@ def open_saved(config: RunConfig, command: str) -> Previous:
         raise refuse(
             "run", None, allowed=f"{command} needs a run that left checkpoints", mend="set run=latest or run=<run id>"
         )
-    folder, opened, team = folder_of(config.trainer.checkpoint), list[Previous](), current()
+    folder = folder_of(config.trainer.checkpoint)
+    opened = list[Previous]()
+    team = current()
 
     def find() -> tuple[str, dict[str, Any], str]:
         found, step = runs.find("run", str(config.run), folder)

@@ -130,7 +130,8 @@ def check(
         }
         (shared / "request.json").write_text(json.dumps(request))
         found = _answer(shared, library, log)
-    expected, prefix = served.answers(run), "saved_model/"
+    expected = served.answers(run)
+    prefix = "saved_model/"
     answers = {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
     compared = {"SavedModel": compare(expected, answers)} if answers else {}
     if "keras" in found:

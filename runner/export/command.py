@@ -60,9 +60,11 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       EngineError: the export's predictions differ from the run's; nothing is left of it.
       DataError, TrackingError, Interrupted: as in training.
     """
-    console, team = Console(highlight=False), current()
+    console = Console(highlight=False)
+    team = current()
     config.engine.precision = config.engine.state = "float32"  # what any library computes the same in
-    saved, where = open_saved(config, "runner.export"), devices.line(config, composed)
+    saved = open_saved(config, "runner.export")
+    where = devices.line(config, composed)
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
@@ -109,7 +111,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 (making / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         _say(console, target, written)
         recorded = [target / name for name in (folders.RECORD, TOKENIZER) if (target / name).is_file()]
-        step, path, answers = saved.checkpoint.step, target / SAVED_MODEL, served.answer_specs(outputs[:1])
+        step = saved.checkpoint.step
+        path = target / SAVED_MODEL
+        answers = served.answer_specs(outputs[:1])
         found = next(iter(compared.values())).answers.items()
         store.log_metrics(step, {f"export/{name}_difference": each.largest for name, each in found if not each.exact})
         store.log_artifacts(recorded, "export")
@@ -141,7 +145,8 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
 
 def _outputs(config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], log: Path) -> Array:
     """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh."""
-    spec, arrays = served.spec, served.standardized(examples)
+    spec = served.spec
+    arrays = served.standardized(examples)
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
     engine = restored(config, saved, spec, log)
     with stages.stage("computing the run's answers"):

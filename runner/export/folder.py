@@ -64,7 +64,8 @@ def making(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     around = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))  # a name that nobody has
-    new, old = around / "new", around / "old"
+    new = around / "new"
+    old = around / "old"
     new.mkdir()
     try:
         yield new

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from runner.engine.dtensor import adapters as dtensor
     from runner.engine.jax import adapter as jax
 else:  # each imports its engine's library
-    dtensor, jax = late("runner.engine.dtensor.adapters"), late("runner.engine.jax.adapter")
+    dtensor = late("runner.engine.dtensor.adapters")
+    jax = late("runner.engine.jax.adapter")
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 else:  # of an export of a JAX run's Keras file alone, TensorFlow may not be installed; and the reverse
-    jax, keras, tf = late("jax"), late("keras"), late("tensorflow")
+    jax = late("jax")
+    keras = late("keras")
+    tf = late("tensorflow")
 
 _HUB = "keras_hub"
-SAVED_MODEL, KERAS_FILE, WEIGHTS_FILE = "saved_model", "model.keras", "model.weights.h5"
+SAVED_MODEL = "saved_model"
+KERAS_FILE = "model.keras"
+WEIGHTS_FILE = "model.weights.h5"
 
 
 @dataclass(frozen=True)

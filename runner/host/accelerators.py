@@ -15,10 +15,12 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path("/")  # a test's own
-GPU, TPU = "gpu", "tpu"
+GPU = "gpu"
+TPU = "tpu"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _VISIBLE_TPUS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
-_NVIDIA, _GOOGLE = "0x10de", "0x1ae0"
+_NVIDIA = "0x10de"
+_GOOGLE = "0x1ae0"
 _DISPLAYS = ("0x0300", "0x0302")  # PCI classes of GPUs; a card has sound and USB parts besides
 # PCI device -> generation and how many of JAX's devices a chip is.
 _TPUS = {
@@ -65,7 +67,8 @@ def find(kind: str) -> Accelerators:
 def _gpus() -> Accelerators:
     nodes = _nodes("nvidia")  # a container shows those that it has, and in /proc all of its host's
     if nodes:
-        count, models = len(nodes), _models(nodes)
+        count = len(nodes)
+        models = _models(nodes)
     else:
         models = _listed() if (ROOT / "dev/dxg").exists() else ()  # Windows' Linux has no nodes
         count = len(models)

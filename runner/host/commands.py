@@ -20,8 +20,19 @@ COMMANDS = {  # module -> what it does; `python -m` runs it
     "runner.init": "writes a project of one's own, which runs at once",
 }
 _SHOWN = (
-    *("tensorflow", "tf-keras", "keras", "jax", "jaxlib", "tensorflow-datasets", "numpy", "hydra-core", "omegaconf"),
-    *("mlflow", "optuna", "safetensors", "grain"),
+    "tensorflow",
+    "tf-keras",
+    "keras",
+    "jax",
+    "jaxlib",
+    "tensorflow-datasets",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "mlflow",
+    "optuna",
+    "safetensors",
+    "grain",
 )
 _MISSING = "not installed"
 

@@ -66,7 +66,9 @@ def source_of(module: str) -> Path | None:
 
 def _spec(module: str) -> ModuleSpec | None:
     """Returns what an import of a module would load; `importlib.util.find_spec` imports the packages around it."""
-    spec, places, parts = None, None, module.split(".")
+    spec = None
+    places = None
+    parts = module.split(".")
     for count in range(1, len(parts) + 1):
         spec = _one_spec(".".join(parts[:count]), places)
         places = None if spec is None else _places(spec)

@@ -28,7 +28,8 @@ def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
     if arguments is None:
         return
     taken = [*arguments.posonlyargs, *arguments.args]
-    wanted, required = len(parameters), len(taken) - len(arguments.defaults)
+    wanted = len(parameters)
+    required = len(taken) - len(arguments.defaults)
     named = [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
     if required > wanted or (len(taken) < wanted and arguments.vararg is None) or named:
         raise refuse(

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _POLL_SECONDS = 0.2
-_DIGITS, _LONGEST = b"0123456789", 32
+_DIGITS = b"0123456789"
+_LONGEST = 32
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
 if sys.platform == "win32":

@@ -13,8 +13,18 @@ from runner.errors import ConfigError, refuse
 from runner.host import stages
 
 _UNWRITABLE = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EEXIST),
-    *(errno.ENAMETOOLONG, errno.EFBIG, errno.EMFILE, errno.ENFILE),
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.EFBIG,
+    errno.EMFILE,
+    errno.ENFILE,
 }
 
 
@@ -88,7 +98,8 @@ def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
     """
     fresh = not path.exists()
     with path.open("ab", buffering=0) as file:  # a buffer would be written again as the file closes
-        before, left = file.tell(), memoryview(data)
+        before = file.tell()
+        left = memoryview(data)
         try:
             while left:
                 left = left[file.write(left) :]

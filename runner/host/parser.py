@@ -52,7 +52,8 @@ class Parser(argparse.ArgumentParser):
     def _as_flags(self, arguments: Sequence[str]) -> list[str]:
         """Returns the words with `key=value` as `--key=value`; a flag's own value may hold an equals sign."""
         takes = {name: 1 if one.nargs is None else one.nargs for one in self._actions for name in one.option_strings}
-        words, values = list[str](), 0
+        words = list[str]()
+        values = 0
         for one in arguments:
             is_key = not values and not one.startswith("-") and "=" in one
             words.append(f"--{one}" if is_key else one)

@@ -18,7 +18,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from runner.errors import refuse
 
 MASK = "***"
-TRACKING, STUDIES = "tracking.uri", "hydra.sweeper.storage"  # the keys whose values are opened
+# the keys whose values are opened
+TRACKING = "tracking.uri"
+STUDIES = "hydra.sweeper.storage"
 _VARIABLE = "RUNNER_SECRET_URIS"  # JSON: what is shown of a URI -> the URI
 _SHORTEST = 4  # characters of a secret that is looked for in texts that are no URIs; fewer are in any text
 _USER_ONLY = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?$")  # not a token
@@ -41,7 +43,8 @@ def shown(uri: str) -> str:
     >>> shown("postgresql://ann:p@ss/word@host/db?sslpassword=x&a=b")
     'postgresql://ann:***@host/db?sslpassword=***&a=b'
     """
-    parts, done = [], 0
+    parts = []
+    done = 0
     for start, end in _secrets(uri):
         parts += [uri[done:start], MASK]
         done = end
@@ -64,7 +67,8 @@ def _in_userinfo(uri: str) -> Iterator[tuple[int, int]]:
     scheme, separator, _ = uri.partition("://")
     if not separator or not _SCHEME.match(scheme):
         scheme = separator = ""
-    first, at = len(scheme + separator), uri.rfind("@")
+    first = len(scheme + separator)
+    at = uri.rfind("@")
     if at < first or (_LOCAL.match(scheme) and uri[first : first + 1] == "/"):
         return
     user, colon, password = uri[first:at].partition(":")
@@ -156,7 +160,8 @@ def hide_config(config: DictConfig) -> None:
         if isinstance(uri, str) and "${" not in uri and hide(uri) != uri:
             with read_write(node), open_dict(node):
                 node[name] = shown(uri)
-    overrides, job = config.hydra.overrides, config.hydra.job
+    overrides = config.hydra.overrides
+    job = config.hydra.job
     with read_write(overrides), read_write(job):
         for node, name in ((overrides, "task"), (overrides, "hydra"), (job, "override_dirname")):
             node[name] = _masked_node(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index,call-overload]

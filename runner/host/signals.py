@@ -56,7 +56,8 @@ class StopRequest:
         if self._again:
             self._again = False
         elif self._signum is None:
-            self._signum, self._came = signum, time.monotonic()
+            self._signum = signum
+            self._came = time.monotonic()
         elif self.just_now:
             return
         else:
@@ -103,7 +104,8 @@ class StopRequest:
     @contextmanager
     def deferring(self) -> Iterator[None]:
         """Lets nothing interrupt the block; what came meanwhile is told by `raise_if_requested`."""
-        before, self.deferred = self.deferred, True
+        before = self.deferred
+        self.deferred = True
         try:
             yield
         finally:

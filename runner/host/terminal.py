@@ -28,7 +28,8 @@ class Output:
           stream: the real one.
           ending: says whether a signal has come.
         """
-        self._stream, self._ending = stream, ending
+        self._stream = stream
+        self._ending = ending
 
     def write(self, text: str) -> int:
         """Writes as the stream does."""

@@ -139,7 +139,9 @@ def _by_heads(
     if not fitting:
         return None
     _, form, output_form, size = min(fitting, key=lambda each: each[0])
-    heads, width, dim = size["H"], size["D"], form.index("H")
+    heads = size["H"]
+    width = size["D"]
+    dim = form.index("H")
     roles: dict[str, Role] = {}
     for layer in (query, *(other for other in others if other.shape == query.shape)):
         roles |= _inward(layer, Role("heads", owner, heads, dim, width=form.index("D")))
@@ -189,7 +191,8 @@ def _flat(
 
 def _fused(owner: str, fused: Layer, output: Layer) -> Attention | None:
     """Reads one kernel of query, key and value: (D, H, 3 K), (D, 3, H, K), (3, D, H, K), else whole: (D, 3 N)."""
-    shape, rows = fused.shape, output.shape
+    shape = fused.shape
+    rows = output.shape
     width = rows[-1]
     heads = None
     if len(shape) == 3 and shape[0] == width and shape[2] % 3 == 0:

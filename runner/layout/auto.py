@@ -169,7 +169,8 @@ def _split_attention(plan: _Plan) -> None:
         attention = group or "the attention"
         for layer in [*inward, output]:
             dim = 0 if layer == output else 1
-            kernel, bias = f"{layer}/kernel", f"{layer}/bias"
+            kernel = f"{layer}/kernel"
+            bias = f"{layer}/bias"
             if axis is None:
                 plan.set(kernel, whole(plan.variables[kernel]), f"no axis ({plan.sizes()}) divides its {heads} heads")
                 continue
@@ -192,14 +193,16 @@ def _output_projection(plan: _Plan, layers: Sequence[str]) -> str | None:
 
 
 def _split_dense_pairs(plan: _Plan) -> None:
-    order, dense = list(plan.layers), set(plan.dense())
+    order = list(plan.layers)
+    dense = set(plan.dense())
     pairs = [
         (first, second)
         for first, second in itertools.pairwise(order)
         if {first, second} <= dense and plan.layers[first]["kernel"][1] == plan.layers[second]["kernel"][0]
     ]
     for first, second in sorted(pairs, key=lambda pair: -sum(_kernel_elements(plan, layer) for layer in pair)):
-        column, row = f"{first}/kernel", f"{second}/kernel"
+        column = f"{first}/kernel"
+        row = f"{second}/kernel"
         axis = plan.axis(plan.layers[first]["kernel"][1])
         elements = _kernel_elements(plan, first) + _kernel_elements(plan, second)
         if (
@@ -220,9 +223,11 @@ def _kernel_elements(plan: _Plan, layer: str) -> int:
 
 
 def _split_lone_dense(plan: _Plan) -> None:
-    dense, every = plan.dense(), sum(math.prod(shape) for shape in plan.variables.values())
+    dense = plan.dense()
+    every = sum(math.prod(shape) for shape in plan.variables.values())
     for layer in sorted(dense, key=lambda layer: -_kernel_elements(plan, layer)):
-        kernel, elements = f"{layer}/kernel", _kernel_elements(plan, layer)
+        kernel = f"{layer}/kernel"
+        elements = _kernel_elements(plan, layer)
         if not plan.open(kernel) or elements < SMALL:
             continue
         if elements < WORTH * every:

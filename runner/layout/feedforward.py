@@ -57,7 +57,8 @@ def _pairs(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tuple[str
         fused = [layer for layer in dense if layer.shape == (width, 2 * hidden)]
         if hidden < 2 or len(downs) != 1:
             continue
-        down, role = downs[0], Role("hidden units", block, hidden)
+        down = downs[0]
+        role = Role("hidden units", block, hidden)
         if 1 <= len(ups) <= _MOST_UPS:
             for up in ups:
                 yield up.kernel, Role(role.noun, block, hidden, 1, width=0)

@@ -74,7 +74,8 @@ def _fit(config: MeshConfig, devices: int) -> dict[str, int]:
             f"mesh.axes.{free[1]}", -1, allowed=f"one axis may be -1, and {free[0]} is", mend="give one of them a size"
         )
     if free and not devices:  # of a plan
-        axis, unit = free[0], kind.upper()
+        axis = free[0]
+        unit = kind.upper()
         raise refuse(f"mesh.axes.{axis}", -1, allowed=f"no {unit} is here to take", mend=f"set mesh.axes.{axis}=8")
     if fixed > devices:
         grow = f", or set mesh.cpu_devices={fixed}" if fixed <= _MOST_CPU_DEVICES else ""
@@ -113,7 +114,8 @@ def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> li
 def crossing(axes: dict[str, int], processes: int) -> list[str]:
     """Returns the axes along which neighbours may be in different processes; devices are numbered as in `columns`."""
     own = size(axes) // processes
-    found, inner = [], 1
+    found = []
+    inner = 1
     for name, count in reversed(axes.items()):
         if count > 1 and own % (inner * count):
             found.append(name)

@@ -31,7 +31,8 @@ def origins(choice: str, overrides: Sequence[str], folders: Sequence[Path], coun
         preset = re.fullmatch(r"\+{0,2}experiment=['\"]?([\w/-]+)['\"]?", override)
         preset_lines = preset and _rule_lines(folders, f"experiment/{preset[1]}.yaml", ("layout", "rules"))
         if preset and preset_lines:
-            name, lines = f"experiment/{preset[1]}.yaml", preset_lines
+            name = f"experiment/{preset[1]}.yaml"
+            lines = preset_lines
     exact = len(lines) == count
     found = [f"{name}:{lines[index]}" if exact else name for index in range(count)]
     for override in overrides:

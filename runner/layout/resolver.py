@@ -82,9 +82,11 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
         elif matched:
             earlier = sorted({caught[path].placement.rule or 0 for path in matched})
             names = ", ".join(f"layout.rules[{each}]" for each in earlier)
-            why, mend = f"earlier rules catch all that it matches: {names}", "move it up or drop it"
+            why = f"earlier rules catch all that it matches: {names}"
+            mend = "move it up or drop it"
         else:
-            why, mend = f"variables are {_names(list(caught))}", "mend its match, drop it or mark it optional: true"
+            why = f"variables are {_names(list(caught))}"
+            mend = "mend its match, drop it or mark it optional: true"
         found.append(
             refuse(f"layout.rules[{index}].match", rule.match, allowed=f"it catches no variable ({why})", mend=mend)
         )

@@ -47,7 +47,8 @@ def read(variables: Mapping[str, Shape]) -> Structure:
     every = layers(seen)
     norms = dict.fromkeys(shape[0] for path, shape in seen.items() if len(shape) == 1 and _is_norm(path))
     found = list(attentions(every, seen, norms))
-    owners, widths = [each.owner for each in found], dict.fromkeys(each.width for each in found)
+    owners = [each.owner for each in found]
+    widths = dict.fromkeys(each.width for each in found)
     roles: dict[str, Role] = {}
     for each in found:
         roles |= each.roles
@@ -136,7 +137,8 @@ def _is_norm(path: str) -> bool:
 
 def _by_place(free: Iterable[Layer], owners: Iterable[str]) -> dict[str, list[Layer]]:
     """Returns the dense layers below each path, without those inside an attention."""
-    taken, found = set(owners), dict[str, list[Layer]]()
+    taken = set(owners)
+    found = dict[str, list[Layer]]()
     for layer in free:
         places = list(above(layer.path))
         if not taken.intersection(places):
@@ -148,7 +150,8 @@ def _by_place(free: Iterable[Layer], owners: Iterable[str]) -> dict[str, list[La
 def _vocabulary(variables: Mapping[str, Shape], dense: Iterable[Layer]) -> dict[str, Role]:
     """Returns the roles of tables (V, D) of tokens, of their reverse (D, V) and of a head (D, V)."""
     found: dict[str, Role] = {}
-    noun, sizes = VOCABULARY, set()
+    noun = VOCABULARY
+    sizes = set()
     for path, shape in variables.items():
         layer, _, name = path.rpartition("/")
         said = tokens(layer.rpartition("/")[2])
@@ -178,7 +181,8 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
         kernel = f"{layer}/{match[1]}" if match else ""
         if match is None or kernel not in roles:
             continue
-        role, last = roles[kernel], len(variables[kernel]) - 1
+        role = roles[kernel]
+        last = len(variables[kernel]) - 1
         keeps_last = match[2] == "b"
         here = role.dim is not None and (role.dim == last) == keeps_last
         dim = None if not here else len(shape) - 1 if keeps_last else role.dim

@@ -76,7 +76,8 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
 
 
 def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
-    key, heads = "layout.sequence", [rule.transformer for rule in config.rules if rule.transformer is not None]
+    key = "layout.sequence"
+    heads = [rule.transformer for rule in config.rules if rule.transformer is not None]
     if axis not in axes:
         raise _no_axis(key, axis, axis, axes, heads)
     others = [name for name in axes if name not in {axis, *heads}]
@@ -113,7 +114,8 @@ def _check_lengths(
     for name, spec in split.items():
         length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
         if length % axes[axis]:
-            lower, upper = length // axes[axis] * axes[axis], -(-length // axes[axis]) * axes[axis]
+            lower = length // axes[axis] * axes[axis]
+            upper = -(-length // axes[axis]) * axes[axis]
             near = f"{lower} or dataset.sequence_length={upper}" if lower else f"{upper}"
             raise refuse(
                 "layout.sequence",

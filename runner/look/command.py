@@ -43,7 +43,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError: a key's value does not work with this dataset, or it has no such target.
       DataError: the data is not there and can't be fetched, or is broken.
     """
-    folder, console = Path(HydraConfig.get().runtime.output_dir), Console(highlight=False)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH)
     with required(folder):

@@ -124,7 +124,8 @@ def _is_counted(spec: ArraySpec, values: Array) -> bool:
 def _counts(name: str, spec: ArraySpec, values: Mapping[str, Array], sources: Mapping[str, DataSource]) -> Table:
     """Returns how many examples of each split are of each class, or have each label."""
     if spec.shape:
-        labels, counts = list(spec.names), {split: (held != 0).sum(axis=0) for split, held in values.items()}
+        labels = list(spec.names)
+        counts = {split: (held != 0).sum(axis=0) for split, held in values.items()}
     else:
         numbers = np.arange(len(spec.names)) if spec.names else np.unique(np.concatenate(list(values.values())))
         labels = list(spec.names) or [str(number) for number in numbers]

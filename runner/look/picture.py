@@ -11,7 +11,8 @@ from runner.data.base import Array, ArraySpec
 from runner.look.contents import cell
 from runner.report.figures import save, subplots
 
-COLUMNS, ROWS = 8, 4
+COLUMNS = 8
+ROWS = 4
 
 
 def draw(path: Path, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], image: str, title: str) -> None:

@@ -39,11 +39,13 @@ def rotated(tensors: Any, x_bthk: Tensor, turn: tuple[Array, Array], *, on_jax: 
     cosine, sine = (_constant(tensors, each, x) for each in turn)
     size = int(x.shape[-1])
     if not on_jax:  # a product: DTensor joins nothing along a dim that it may split
-        swap, half = np.zeros((size, size), np.float32), np.arange(size // 2)
+        swap = np.zeros((size, size), np.float32)
+        half = np.arange(size // 2)
         swap[half + size // 2, half], swap[half, half + size // 2] = -1.0, 1.0
         other = tensors.einsum("bthk,kj->bthj", x, _constant(tensors, swap, x))
     else:
-        a, b = x[..., : size // 2], x[..., size // 2 :]
+        a = x[..., : size // 2]
+        b = x[..., size // 2 :]
         other = tensors.concatenate([-b, a], axis=-1)
     return tensors.cast(x * cosine + other * sine, x_bthk.dtype)
 
@@ -80,9 +82,11 @@ def _attend_jax(tensors: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, se
 
 def _attend_dtensor(tensors: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments: Tensor) -> Tensor:
     """Returns (B, T, H, K) by operations that DTensor splits: a token needs the keys and values of all others."""
-    batch, tokens = scope.batch_axis(), int(q_bthk.shape[1])
+    batch = scope.batch_axis()
+    tokens = int(q_bthk.shape[1])
     k, v = (scope.lay(each, [batch, None, scope.MATCH, None]) for each in (k_bsgk, v_bsgk))
-    heads, groups = int(q_bthk.shape[2]), int(k.shape[2])
+    heads = int(q_bthk.shape[2])
+    groups = int(k.shape[2])
     if heads != groups:
         k, v = (_repeated(tensors, each, heads // groups) for each in (k, v))
     scores = tensors.einsum("bqhk,bshk->bhqs", q_bthk * (1.0 / math.sqrt(int(q_bthk.shape[-1]))), k)

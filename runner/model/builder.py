@@ -35,8 +35,11 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
     Raises:
       ConfigError: it asks for the one shape of several inputs, or for a number of units that the task leaves open.
     """
-    taken, inputs, outputs = parameters(builder), data.inputs, data.task.outputs
-    several, first = len(inputs) > 1, next(iter(inputs))
+    taken = parameters(builder)
+    inputs = data.inputs
+    outputs = data.task.outputs
+    several = len(inputs) > 1
+    first = next(iter(inputs))
     told: dict[str, Any] = {}
     if "inputs" in taken or (several and "input_shape" not in taken):  # what takes neither is refused as it is called
         told["inputs"] = inputs

@@ -100,7 +100,8 @@ def build(
         epsilon=epsilon,
         remat=remat,
     )
-    made, taken = layers(keras), model_inputs.make(keras, inputs)
+    made = layers(keras)
+    taken = model_inputs.make(keras, inputs)
     tokens = taken[tokens_name] if isinstance(taken, dict) else taken
     segments = {SEGMENTS: taken[SEGMENTS]} if isinstance(taken, dict) else {}
     x = made.TokenEmbedding(outputs.units, dim, gives_table=tied, name="token_embedding")(tokens)

@@ -55,7 +55,8 @@ def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Any, Any]:
     Raises:
       ValueError: several inputs, of which none or more than one is an image.
     """
-    found, taken = specs(inputs), make(keras, inputs)
+    found = specs(inputs)
+    taken = make(keras, inputs)
     if len(found) == 1:
         shape = next(iter(found.values())).shape
         if len(shape) != 3:

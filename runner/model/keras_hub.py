@@ -81,11 +81,13 @@ def build(
       ValueError: the class does not take the arrays, or KerasHub has no such task for it.
     """
     load()
-    per_token, given = tokens > 0, options.given({**keys, **(config or {})})
+    per_token = tokens > 0
+    given = options.given({**keys, **(config or {})})
     if preset is None:
         assert backbone is not None  # see `runner.model.hub.check`
         told = options.filled(backbone, given, inputs, outputs.units if per_token else None)
-        held, body = None, getattr(keras_hub.models, backbone)(**options.made(keras_hub, told))
+        held = None
+        body = getattr(keras_hub.models, backbone)(**options.made(keras_hub, told))
     else:
         held = presets.opened(preset)
         body = held.backbone(keras, options.made(keras_hub, given))

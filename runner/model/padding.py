@@ -15,7 +15,9 @@ import numpy as np
 from runner.data.base import Array, ArraySpec, Batch
 from runner.errors import ConfigError
 
-_REAL, _PADDING = 2, 2  # examples of a call
+# examples of a call
+_REAL = 2
+_PADDING = 2
 # Two calls that differ in padding alone may differ by this times what two equal calls do: nothing on a CPU.
 _NOISE = 8.0
 _ROUNDING = 1e-3  # relative, of calls that differ in their batches' size: other sums, in bfloat16 too
@@ -86,7 +88,8 @@ def _examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, count: 
     """Returns examples drawn as wide as data is; of whole numbers 0 and 1, which every table has."""
     found: dict[str, Array] = {}
     for name, spec in inputs.items():
-        shape, kind = (count, *spec.shape), np.dtype(spec.dtype).kind
+        shape = (count, *spec.shape)
+        kind = np.dtype(spec.dtype).kind
         drawn = rng.normal(size=shape) if kind == "f" else rng.integers(0, 2, shape)
         found[name] = drawn.astype(spec.dtype)
     return found

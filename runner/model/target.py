@@ -41,7 +41,8 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
     by_name = (*arguments.args, *arguments.kwonlyargs)
     names = [argument.arg for argument in by_name]
     if arguments.kwarg is None:
-        inputs, outputs = ("inputs", "input_shape"), ("outputs", "num_classes")
+        inputs = ("inputs", "input_shape")
+        outputs = ("outputs", "num_classes")
         if "keras" not in names or not {*inputs} & {*names} or not {*outputs} & {*names}:
             raise refuse(
                 _KEY,

@@ -65,7 +65,8 @@ class Sizes:
 @functools.cache
 def layers(keras: ModuleType) -> SimpleNamespace:
     """Returns the layers that Keras has not, as classes of the Keras given: what a builder puts together."""
-    tensors, jax = ops.of(keras), hasattr(keras, "ops")
+    tensors = ops.of(keras)
+    jax = hasattr(keras, "ops")
     stock = keras.layers
     base: Any = stock.Layer
 
@@ -74,7 +75,9 @@ def layers(keras: ModuleType) -> SimpleNamespace:
 
         def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
             super().__init__(**kwargs)
-            self.vocabulary, self.dim, self.gives_table = vocabulary, dim, gives_table
+            self.vocabulary = vocabulary
+            self.dim = dim
+            self.gives_table = gives_table
 
         def build(self, input_shape: Any) -> None:
             """Makes the table."""
@@ -180,7 +183,8 @@ def layers(keras: ModuleType) -> SimpleNamespace:
         def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
             super().__init__(**kwargs)
             self.sizes = sizes
-            name, end = self.name, 1.0 / math.sqrt(2 * sizes.depth)
+            name = self.name
+            end = 1.0 / math.sqrt(2 * sizes.depth)
             self.attention_norm = norm(sizes, f"{name}.attention_norm")
             self.attention = {
                 "query": to_heads(sizes, f"{name}.attention.query", sizes.heads),
@@ -201,7 +205,8 @@ def layers(keras: ModuleType) -> SimpleNamespace:
 
         def build(self, input_shape: Any) -> None:
             """Makes the weights of all that is inside."""
-            sizes, tokens = self.sizes, (None, input_shape[1], self.sizes.dim)
+            sizes = self.sizes
+            tokens = (None, input_shape[1], self.sizes.dim)
             for each in (self.attention_norm, self.feedforward_norm):
                 each.build(tokens)
             for part in ("query", "key", "value"):
@@ -276,7 +281,8 @@ def layers(keras: ModuleType) -> SimpleNamespace:
                     pairs.append((variable, made[variable.name]))
                 return made
 
-            self.attention_norm, self.feedforward_norm = stacked(block.attention_norm), stacked(block.feedforward_norm)
+            self.attention_norm = stacked(block.attention_norm)
+            self.feedforward_norm = stacked(block.feedforward_norm)
             self.attention = {part: stacked(layer) for part, layer in block.attention.items() if layer.weights}
             self.feedforward = {part: stacked(layer) for part, layer in block.feedforward.items()}
 
@@ -311,7 +317,9 @@ def layers(keras: ModuleType) -> SimpleNamespace:
 
         def __init__(self, vocabulary: int, *, tied: bool, fused: bool, **kwargs: Any) -> None:
             super().__init__(**kwargs)
-            self.vocabulary, self.tied, self.fused = vocabulary, tied, fused
+            self.vocabulary = vocabulary
+            self.tied = tied
+            self.fused = fused
 
         def build(self, input_shape: Any) -> None:
             """Makes the kernel."""

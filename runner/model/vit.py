@@ -98,7 +98,8 @@ def _layers(keras: Any) -> tuple[Any, Any, Any]:
             """Returns the tokens; split like the images' height where whole rows of patches can be."""
             p = self.patch
             _, height, width, channels = images.shape
-            rows, columns = height // p, width // p
+            rows = height // p
+            columns = width // p
             if scope.splits_space():  # whole rows of patches stay together
                 batch, height_axis, _, _ = scope.image_spec((0, rows, 1, 0))
                 images = scope.lay(images, [batch, height_axis, None, None], scope.image_spec(images.shape))

@@ -18,7 +18,9 @@ from typing import IO
 from runner.errors import ConfigError, EngineError
 from runner.processes.launch import LAUNCHER_VARIABLE
 
-_ROWS, _COLUMNS = 24, 100  # of the terminal that the command sees
+# of the terminal that the command sees
+_ROWS = 24
+_COLUMNS = 100
 _ERROR = "error: "
 # Of a terminal's control sequences a cell knows colours alone: others would be shown as they are.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[()=>][0-9A-Z]?")

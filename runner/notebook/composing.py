@@ -75,7 +75,8 @@ def arranged(overrides: Sequence[str], config_dir: str | Path | None) -> list[st
 def _own_hydra() -> Iterator[None]:
     """Gives the block a Hydra of its own; the one of the program around it is there again afterwards."""
     register_resolvers()
-    around, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base
+    around = GlobalHydra.instance().hydra
+    base = VersionBase.instance().version_base
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir()), job_name="runner"):

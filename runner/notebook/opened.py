@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from runner.tracking.store import Store
 else:
     pd = late("pandas")
-    act, diff, records = late("runner.runs.act"), late("runner.compare.diff"), late("runner.compare.records")
+    act = late("runner.runs.act")
+    diff = late("runner.compare.diff")
+    records = late("runner.compare.records")
 
 _RUN_DIR = "hydra.run.dir"
 _KERAS = ("keras", "tf_keras")

@@ -119,7 +119,8 @@ def _check_schedule_keys(config: ScheduleConfig) -> None:
 
 
 def _check_pieces(config: ScheduleConfig) -> None:
-    key, factors = f"{_KEY}.factors", config.factors
+    key = f"{_KEY}.factors"
+    factors = config.factors
     if sorted(set(config.boundaries)) != config.boundaries or any(step < 1 for step in config.boundaries):
         raise refuse(
             f"{_KEY}.boundaries",

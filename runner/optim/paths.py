@@ -5,7 +5,8 @@ A slot of variable `d1/kernel` is `optimizer/<slot>/d1/kernel`, the average of i
 
 from __future__ import annotations
 
-_SLOTS, _AVERAGES = "optimizer", "ema"
+_SLOTS = "optimizer"
+_AVERAGES = "ema"
 RESERVED = (_SLOTS, _AVERAGES)  # names that no layer of a model may have at its top
 
 

@@ -58,7 +58,9 @@ def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
 
 def _adam(config: OptimizerConfig, xp: Arrays) -> Rule:
     """Adam (Kingma and Ba, 2015); with `weight_decay`, AdamW (Loshchilov and Hutter, 2019)."""
-    b1, b2, epsilon = float(config.beta_1 or 0), float(config.beta_2 or 0), float(config.epsilon or 0)
+    b1 = float(config.beta_1 or 0)
+    b2 = float(config.beta_2 or 0)
+    epsilon = float(config.epsilon or 0)
     decay = config.weight_decay or 0.0
 
     def apply(w: Tensor, slots: Slots, rate: Tensor, step: Tensor) -> Tensor:
@@ -94,7 +96,9 @@ def _sgd(config: OptimizerConfig, xp: Arrays) -> Rule:
 
 def _rmsprop(config: OptimizerConfig, xp: Arrays) -> Rule:
     """RMSprop (Tieleman and Hinton, 2012), by the variance with `centered` (Graves, 2013)."""
-    rho, momentum, epsilon = float(config.rho or 0), config.momentum or 0.0, float(config.epsilon or 0)
+    rho = float(config.rho or 0)
+    momentum = config.momentum or 0.0
+    epsilon = float(config.epsilon or 0)
 
     def update(g: Tensor, w: Tensor, slots: Slots, rate: Tensor, step: Tensor) -> tuple[Tensor, Slots]:
         del step

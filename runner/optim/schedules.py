@@ -27,7 +27,9 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
       total_steps: steps of the whole training; the cosine ends there where `decay_steps` is null.
       ops: `math`, or the module of the tensors, `tensorflow` or `jax.numpy`.
     """
-    base, schedule, xp = config.learning_rate, config.schedule, arrays.of(ops)
+    base = config.learning_rate
+    schedule = config.schedule
+    xp = arrays.of(ops)
     if schedule.name == "cosine":
         return base * _cosine(schedule, step, total_steps, xp)
     if schedule.name == "exponential":
@@ -44,7 +46,8 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
 
 def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Arrays) -> Tensor:
     """Linear rise from 0, then half a cosine (Loshchilov and Hutter, 2017) down to `final_factor`."""
-    warmup, final = schedule.warmup_steps, schedule.final_factor
+    warmup = schedule.warmup_steps
+    final = schedule.final_factor
     span = cosine_span(schedule, total_steps)
     progress = xp.minimum(xp.maximum(step - float(warmup), 0.0) / float(span), 1.0)
     cosine = final + (1 - final) * 0.5 * (1 + xp.cos(math.pi * progress))

@@ -28,7 +28,8 @@ def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType
 
 
 def _schedule(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
-    base, schedule = config.learning_rate, config.schedule
+    base = config.learning_rate
+    schedule = config.schedule
     if schedule.name == "cosine":
         span = cosine_span(schedule, total_steps)
         if not schedule.warmup_steps:

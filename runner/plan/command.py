@@ -81,6 +81,7 @@ def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
       engine: built and compiled.
       data: what it is built for.
     """
-    chosen, overrides = choices(), list(HydraConfig.get().overrides.task)
+    chosen = choices()
+    overrides = list(HydraConfig.get().overrides.task)
     places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
     return make_plan(config, engine, data, chosen, places)

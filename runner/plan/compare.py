@@ -25,7 +25,8 @@ def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:
     labels = varying([job.overrides for job in jobs])
     names = [label or f"job {job.number}" for label, job in zip(labels, jobs, strict=True)]
     described = [_describe(plan) if plan is not None else {} for plan in plans]
-    names, described = names[shown], described[shown]
+    names = names[shown]
+    described = described[shown]
     keys = list(dict.fromkeys(key for each in described for key in each)) or ["plan"]
     lines = [(key, *(each.get(key, "failed" if not each else "-") for each in described)) for key in keys]
     return rows.Rows("Plans compared, a device and step", ("", *names), len(names), tuple(lines))
@@ -73,5 +74,6 @@ def _describe(plan: Mapping[str, Any]) -> dict[str, str]:
 def _moved(groups: Sequence[Mapping[str, Any]]) -> str:
     if not groups:
         return "-"
-    count, moved = sum(each["count"] for each in groups), sum(each["bytes"] for each in groups)
+    count = sum(each["count"] for each in groups)
+    moved = sum(each["bytes"] for each in groups)
     return f"{count}: {tables.size(moved)}, {rows.milliseconds(sum(each['seconds'] for each in groups))}"

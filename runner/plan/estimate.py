@@ -112,7 +112,8 @@ class PlacedModel:
         return any(self._trains(each.layer) for each in output.inputs)
 
     def _trains(self, layer: str) -> bool:
-        seen, stack = set[str](), [layer]
+        seen = set[str]()
+        stack = [layer]
         while stack:
             name = stack.pop()
             if name in seen or name not in self.by_layer:
@@ -156,7 +157,8 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
       The entries of the model's input that it is made of by layers that keep the rank; None where there is none such,
       as of tokens that are made of an image, or of heads that are made of tokens.
     """
-    rank, made = len(output.shape), output
+    rank = len(output.shape)
+    made = output
     for made in model.line(output):
         if len(made.shape) != rank:
             return None
@@ -236,7 +238,8 @@ def _attention(model: PlacedModel, output: LayerOutput, inner: Sequence[Placemen
     if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and inner_spec(model, output) is None:
         (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], model.shards(output_spec(model, output))
     elif shapes and (held := _to_heads(output.kind, inner)):
-        queries, keys = shapes[0][1], shapes[-1][1]
+        queries = shapes[0][1]
+        keys = shapes[-1][1]
         heads, size = held.shape[-2:]
         depth = math.prod(held.shape[:-3])
         devices = model.shards(output_spec(model, output)[:1]) * model.shards(model.used_spec(held))

@@ -35,7 +35,8 @@ def folded(variables: Sequence[VariablePlan]) -> list[Fold]:
         if len(blocks) < _FEWEST or not blocks[0].head:
             found += [Fold("", 1, (one,)) for block in blocks for one in block.whole]
             continue
-        first, last = blocks[0], blocks[-1]
+        first = blocks[0]
+        last = blocks[-1]
         short = first.head.rpartition("/")[2]
         name = f"{first.head}{first.number} ... {short}{last.number} (x{len(blocks)})"
         found.append(Fold(name, len(blocks), first.named_within))

@@ -18,12 +18,15 @@ from runner.plan.files import table_markdown, write_files
 from runner.plan.table import plan_console, rich_table, show
 from runner.sweep.state import Sweep
 
-_FIRST, _PLAN = 24, 26  # columns of a terminal that the first column and a plan take, several side by side
+# columns of a terminal that the first column and a plan take, several side by side
+_FIRST = 24
+_PLAN = 26
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
     """Writes and prints the plan."""
-    folder, console = Path(HydraConfig.get().runtime.output_dir), plan_console()
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    console = plan_console()
     for line in devices.line(config, composed):
         console.print(line, soft_wrap=True, markup=False)
     with quiet_native_log(folder / "runner.log"):
@@ -37,7 +40,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 def compare(sweep: Sweep) -> None:
     """Prints the jobs' plans side by side and writes compare.md into the sweep's folder."""
-    console, path, jobs = plan_console(), sweep.folder / "compare.md", sweep.ledger.jobs
+    console = plan_console()
+    path = sweep.folder / "compare.md"
+    jobs = sweep.ledger.jobs
     count = max((console.width - _FIRST) // _PLAN, 1)
     for start in range(0, len(jobs), count):
         console.print(rich_table(comparison(jobs, slice(start, start + count)), console.width))

@@ -20,8 +20,11 @@ from runner.plan.rates import rates, traffic
 from runner.processes import place
 from runner.task.base import DataSpec
 
-_BFLOAT16, _FLOAT32 = 2, 4  # bytes of a number
-_AUTO, _OF_MODEL = "layout=auto", "the model's own map"
+# bytes of a number
+_BFLOAT16 = 2
+_FLOAT32 = 4
+_AUTO = "layout=auto"
+_OF_MODEL = "the model's own map"
 
 
 def make_plan(
@@ -36,7 +39,9 @@ def make_plan(
       choices: group to option, as Hydra composed them.
       places: where each of the layout's rules is written.
     """
-    held, model, axes = engine.variables(), placed_model(config, engine, data), config.mesh.axes
+    held = engine.variables()
+    model = placed_model(config, engine, data)
+    axes = config.mesh.axes
     shapes = {path: placement.shape for path, placement in engine.placements.items()}
     proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
     reasons = {proposal.path: proposal.reason for proposal in proposals}
@@ -78,7 +83,8 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
       engine: built.
       data: what the engine is built for.
     """
-    held, arrays = engine.variables(), input_specs(config.layout, data.arrays, config.mesh.axes)
+    held = engine.variables()
+    arrays = input_specs(config.layout, data.arrays, config.mesh.axes)
     width = {path: np.dtype(held[path].dtype).itemsize for path in engine.placements}
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
@@ -102,7 +108,8 @@ def _variable(
     places: Sequence[str],
     reasons: Mapping[str, str],
 ) -> VariablePlan:
-    placement, further = model.placements[path], _AUTO if path in reasons else _OF_MODEL
+    placement = model.placements[path]
+    further = _AUTO if path in reasons else _OF_MODEL
     rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else further
     own = [each for each in moved if each.origin == path]
     return VariablePlan(

@@ -25,19 +25,38 @@ from runner.report import palette, tables
 from runner.report.palette import Colour
 
 _MOST = 48  # variables drawn, the largest
-_WIDTH, _MARGIN = 1210, 16  # pixels, as all below
-MIDDLE, BARS, RIGHT = 455, 690, 905  # where rectangles, bars and numbers begin
-_LINE, _GAP = 21, 13  # a line of text, what is left free between two variables
-_TALL, _FLAT, _WIDE = 32, 14, 195  # a rectangle of two dims, one of one, and the width of either
+# pixels, as all below
+_WIDTH = 1210
+_MARGIN = 16
+# where rectangles, bars and numbers begin
+MIDDLE = 455
+BARS = 690
+RIGHT = 905
+# a line of text, what is left free between two variables
+_LINE = 21
+_GAP = 13
+# a rectangle of two dims, one of one, and the width of either
+_TALL = 32
+_FLAT = 14
+_WIDE = 195
 _BAR = 190  # of the variable that takes most bytes
 _INDENT = 18  # of the variables of folded blocks
 _CELL = 5  # the smallest part with an outline of its own
 _COPIES = 3  # sheets drawn behind a variable's face where more devices hold the same
 _SHEET = (5, 4)  # how far a sheet lies to the right and up
 _LEGEND = 16  # coordinates of an axis that are shown
-_TITLE, _PATH, _TEXT, _SMALL, _TINY = 18, 15, 15, 13, 10
-_INK, _GREY, _EDGE, _BACK, _COPY = (25, 25, 25), (95, 95, 95), (70, 70, 70), (160, 160, 160), (244, 244, 244)
-_WHOLE_BAR, _HELD_BAR = (214, 218, 223), (84, 91, 99)
+_TITLE = 18
+_PATH = 15
+_TEXT = 15
+_SMALL = 13
+_TINY = 10
+_INK = (25, 25, 25)
+_GREY = (95, 95, 95)
+_EDGE = (70, 70, 70)
+_BACK = (160, 160, 160)
+_COPY = (244, 244, 244)
+_WHOLE_BAR = (214, 218, 223)
+_HELD_BAR = (84, 91, 99)
 
 
 def draw(plan: Plan, path: Path) -> None:
@@ -149,7 +168,8 @@ def _head(
         _text(canvas, _MARGIN, y, line, _TITLE, bold=True)
         y += _LINE
     for entries in legend:
-        x, y = _MARGIN, y + 12
+        x = _MARGIN
+        y = y + 12
         for words, boxes in entries:
             _text(canvas, x, y, words, _TEXT)
             start = x + _length(words, _TEXT) + 8
@@ -164,7 +184,8 @@ def _head(
 
 def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, scale: float) -> None:
     """Draws a row; `scale` is in pixels a byte."""
-    variable, x = row.variable, _MARGIN + row.indent
+    variable = row.variable
+    x = _MARGIN + row.indent
     for index, line in enumerate(row.path):
         _text(canvas, x, y + index * _LINE, line, _PATH, bold=True)
     for index, line in enumerate(row.form, start=len(row.path)):
@@ -190,18 +211,23 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, scale:
 
 def _shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, middle: int, copies: int) -> None:
     """Draws a variable's dims that are cut, and of the others the largest, as rows and columns."""
-    shape, spec = variable.shape, variable.spec
+    shape = variable.shape
+    spec = variable.spec
     dims = sorted(range(len(shape)), key=lambda d: (spec[d] is None, -shape[d]))
     dims = sorted(dims[: max(2, sum(axis is not None for axis in spec))])
-    down, across = dims[:-1][:1], dims[-1:] if len(dims) < 3 else dims[1:]
+    down = dims[:-1][:1]
+    across = dims[-1:] if len(dims) < 3 else dims[1:]
     rows_, columns = (_places(plan, [spec[d] for d in chosen]) for chosen in (down, across))
-    height, width = _TALL if down else _FLAT, _WIDE
+    height = _TALL if down else _FLAT
+    width = _WIDE
     top = middle - height // 2
     for sheet in reversed(range(1, min(copies, _COPIES + 1))):
         _box(canvas, MIDDLE + _SHEET[0] * sheet, top - _SHEET[1] * sheet, width, height, _COPY, edge=_BACK)
     for (i, one), (j, other) in itertools.product(enumerate(rows_), enumerate(columns)):
-        x, y = (MIDDLE + j * width // len(columns), top + i * height // len(rows_))
-        right, bottom = MIDDLE + (j + 1) * width // len(columns), top + (i + 1) * height // len(rows_)
+        x = MIDDLE + j * width // len(columns)
+        y = top + i * height // len(rows_)
+        right = MIDDLE + (j + 1) * width // len(columns)
+        bottom = top + (i + 1) * height // len(rows_)
         inner = min(right - x, bottom - y) >= _CELL or len(rows_) * len(columns) == 1
         face = palette.of_part(plan.axes, one | other)
         _box(canvas, x, y, right - x, bottom - y, face, edge=_EDGE if inner else face)

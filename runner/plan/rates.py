@@ -21,7 +21,8 @@ _NETWORKS = {"gpu": (25.0, "a DGX A100's"), "tpu": (300.0, "a TPU v4 slice's")}
 # JAX over gloo and loopback, on two busy cores: all-reduces of 400 KB take 10 ms in two processes, latency included.
 _CPU_NETWORK_GB_S = 0.04
 # A CPU is one machine, whatever number of virtual devices it is split into: they share its cores and its memory.
-_CPU_GB_S, _CPU_GFLOPS_A_CORE = 10.0, 30.0
+_CPU_GB_S = 10.0
+_CPU_GFLOPS_A_CORE = 30.0
 
 
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
@@ -34,8 +35,10 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
     """
     kind = mesh.device_kind(mesh_config)
     if kind == "cpu":
-        count, cores = mesh.size(mesh_config.axes), os.cpu_count() or 1
-        bandwidth, gflops = _CPU_GB_S / count, _CPU_GFLOPS_A_CORE * cores / count
+        count = mesh.size(mesh_config.axes)
+        cores = os.cpu_count() or 1
+        bandwidth = _CPU_GB_S / count
+        gflops = _CPU_GFLOPS_A_CORE * cores / count
         shared = f", shared by {count} virtual devices" if count > 1 else ""
         note = f"this machine's {cores} cores at {_CPU_GFLOPS_A_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s{shared}"
     else:
@@ -101,7 +104,8 @@ def traffic(
         groups.setdefault((PHASES.index(each.phase), each.kind, each.axis), []).append(each)
     found = []
     for (phase, kind, axis), members in sorted(groups.items(), key=lambda item: item[0]):
-        count, size = sum(each.count for each in members), sum(each.bytes for each in members)
+        count = sum(each.count for each in members)
+        size = sum(each.bytes for each in members)
         names = axis.split("+")
         crosses = any(name in crossing for name in names)
         speed = (at.network_gb_s if crosses else None) or at.bandwidth_gb_s

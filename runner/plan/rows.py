@@ -16,7 +16,9 @@ from runner.report.tables import size
 _LARGEST = 3  # layers listed by what their outputs take of a device
 WHOLE = "replicated"
 NO_RULE = "no rule"
-NETWORK, INSIDE = "between processes", "inside one"  # of a collective
+# of a collective
+NETWORK = "between processes"
+INSIDE = "inside one"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def operations(count: float) -> str:
     for larger in ("k", "M", "G", "T", "P"):
         if count < 1000:
             break
-        count, unit = count / 1000, larger
+        count = count / 1000
+        unit = larger
     return f"{count:.3g} {unit}FLOP"
 
 
@@ -141,7 +144,8 @@ def totals(plan: Plan) -> Rows:
 
 def program(plan: Plan) -> Rows:
     """Returns what the step's program takes of a device; no rows where its compiler does not count it."""
-    cost, rows = plan.program, []
+    cost = plan.program
+    rows = []
     if cost is not None:
         rows = [
             ("state, examples that it keeps and batches of a call", size(cost.argument_bytes)),
@@ -189,7 +193,8 @@ def in_a_line(plan: Plan) -> str:
     said = f"{size(state)} of state and {size(held.get('activations', 0))} of activations a device"
     if plan.rates.device == "cpu":
         own = mesh.size(dict(plan.axes)) // plan.processes
-        whole, memory = own * sum(held.values()), psutil.virtual_memory().total
+        whole = own * sum(held.values())
+        memory = psutil.virtual_memory().total
         said += f", {'fits' if whole < memory else 'does not fit'}: {size(whole)} of this machine's {size(memory)}"
     _, moved, _ = traffic_sum(plan.traffic)
     return f"{said}; a step moves {size(moved)} a device" if moved else f"{said}; a step communicates nothing"

@@ -137,7 +137,8 @@ class AgreedStop:
     """A request to stop that all processes hear of at the same step."""
 
     def __init__(self, stop: StopRequest) -> None:
-        self._stop, self._asked = stop, 0
+        self._stop = stop
+        self._asked = 0
 
     def raise_if_requested(self) -> None:
         """Raises `Interrupted` in every process, if a signal came to one of them."""

@@ -16,7 +16,8 @@ def check(config: RunConfig) -> None:
     Raises:
       ConfigError: the first thing found that cannot work.
     """
-    count, devices = place.count(config.cluster), mesh.size(config.mesh.axes)
+    count = place.count(config.cluster)
+    devices = mesh.size(config.mesh.axes)
     if devices % count:
         raise refuse(
             "cluster.processes",
@@ -45,7 +46,8 @@ def machines(config: ClusterConfig, kind: str) -> int:
 
     Processes of `cluster=local` share this machine's devices; our launcher has dealt the accelerators out to them.
     """
-    count, shares = place.count(config), config.name == "local"
+    count = place.count(config)
+    shares = config.name == "local"
     return 1 if shares and (kind == "cpu" or place.told() is None) else count
 
 

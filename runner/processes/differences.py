@@ -13,7 +13,8 @@ def difference(first: Mapping[str, object], other: Mapping[str, object]) -> str:
     'keras is 3.15.0 there and 3.15.1 on process 0'
     """
     for key in sorted({*first, *other}):
-        here, there = first.get(key, "nothing"), other.get(key, "nothing")
+        here = first.get(key, "nothing")
+        there = other.get(key, "nothing")
         if here != there:
             return f"{key} is {shown(there)} there and {shown(here)} on process 0"
     return ""

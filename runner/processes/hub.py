@@ -28,7 +28,8 @@ from runner.processes.differences import difference
 BEAT_S = 1.0
 SILENCE_S = 15.0  # of a process that lives: a machine whose cores are taken may keep its threads waiting for seconds
 LONGEST = 64 << 20  # bytes of a message
-_LAST_WORDS_S, _POLL_S = 3.0, 0.02
+_LAST_WORDS_S = 3.0
+_POLL_S = 0.02
 Message = Mapping[str, Any]
 
 
@@ -61,7 +62,10 @@ class Hub:
           token: that each must know.
           start_timeout: seconds within which they must have come.
         """
-        self._listening, self._count, self._token, self._start_timeout = listening, count, token, start_timeout
+        self._listening = listening
+        self._count = count
+        self._token = token
+        self._start_timeout = start_timeout
         self._guests: dict[int, _Guest] = {}
         self._values: dict[str, dict[int, Any]] = {}
         self._ended: Message | None = None
@@ -132,7 +136,8 @@ class Hub:
 
     def _join(self, said: Message, writer: asyncio.StreamWriter) -> int | None:
         """Lets a process in; returns its index, None where it is one too many."""
-        index, about = int(said["index"]), said["about"]
+        index = int(said["index"])
+        about = said["about"]
         if self._ended is not None:
             writer.write(_line(self._ended))
             return None

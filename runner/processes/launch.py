@@ -36,7 +36,8 @@ _STOPPED_S = 17.0  # that one may be stopped, as by SIGSTOP; of one that has com
 _AFTER_FIRST_S = 3.0  # likewise, where process 0, which records, has failed
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
-_KILLED, _SIGNALLED = 1, 128
+_KILLED = 1
+_SIGNALLED = 128
 _INTERRUPTED = b"interrupted\n"  # which all of them say, and the launcher once
 _OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
 _GPUS = "CUDA_VISIBLE_DEVICES"
@@ -76,7 +77,11 @@ def run(count: int, environment: dict[str, str], gpus: Sequence[str] = (), devic
 
 
 def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
-    passed_on, first, last, lost, is_over = 0, math.inf, math.inf, _Loss(place), False
+    passed_on = 0
+    first = math.inf
+    last = math.inf
+    lost = _Loss(place)
+    is_over = False
     while not is_over:
         is_over = all(child.code is not None for child in children)  # asked first: how they ended is seen below
         now = time.monotonic()
@@ -104,7 +109,8 @@ def _watch(children: Sequence[Child], place: Place, signals: list[int]) -> int:
     for child in children:
         child.kill()  # what it has left behind, which may hold its pipes open
         child.finish_reading()
-    codes, given_up = [child.code or 0 for child in children], [child.is_given_up for child in children]
+    codes = [child.code or 0 for child in children]
+    given_up = [child.is_given_up for child in children]
     code = _code(codes, given_up, lost.code, signals)
     with suppress(OSError):
         if code > _SIGNALLED:
@@ -148,7 +154,10 @@ class _Loss:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.since, self.why, self.code, self.is_told = math.inf, "", 0, False
+        self.since = math.inf
+        self.why = ""
+        self.code = 0
+        self.is_told = False
 
     def begin(self, index: int, code: int | None) -> None:
         """Notes it, and tells the switchboard.
@@ -161,7 +170,9 @@ class _Loss:
             how = f"was stopped for {_STOPPED_S:.0f} s"
         else:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.since, self.why, self.code = time.monotonic(), f"process {index} {how}", code or _KILLED
+        self.since = time.monotonic()
+        self.why = f"process {index} {how}"
+        self.code = code or _KILLED
         signum = self.code - _SIGNALLED if self.code > _SIGNALLED else None
         word = {"kind": "lost", "index": index, "token": self._place.token, "why": self.why, "signum": signum}
         threading.Thread(target=self._tell, args=(json.dumps(word).encode() + b"\n",), daemon=True).start()

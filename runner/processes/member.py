@@ -50,7 +50,9 @@ class Member(Team):
           place: this process's.
           timeout: the longest that `waiting` may take, in seconds.
         """
-        self.index, self.count, self.place = place.index, place.count, place
+        self.index = place.index
+        self.count = place.count
+        self.place = place
         self._heard = threading.Condition()
         self._posts: dict[str, Any] = {}
         self._alls: dict[str, list[Any]] = {}
@@ -59,8 +61,10 @@ class Member(Team):
         self._usage: dict[int, Mapping[str, float]] = {}
         self._passed_on = self._left = self._begun = self._main_leaves = False
         self.has_agreed_to_end = False
-        self._timeout, self._waits_since = timeout, math.inf
-        self._sending, self._leaving = threading.Lock(), threading.Lock()
+        self._timeout = timeout
+        self._waits_since = math.inf
+        self._sending = threading.Lock()
+        self._leaving = threading.Lock()
         self._on_end: list[Ending] = []
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda _: None
         self.address = ""
@@ -111,7 +115,8 @@ class Member(Team):
         return Hub(listening, place.count, place.token, start_timeout)
 
     def _connected(self, start_timeout: float) -> socket.socket:
-        where, until = (self.place.host, self.place.port), time.monotonic() + start_timeout
+        where = (self.place.host, self.place.port)
+        until = time.monotonic() + start_timeout
         while True:
             try:
                 found = socket.create_connection(where, timeout=2.0)
@@ -197,7 +202,8 @@ class Member(Team):
         if not self._leaving.acquire(blocking=False):
             return  # the main thread is at it
         threading.Thread(target=self._give_up, daemon=True).start()
-        why, signum = str(ended.get("why")), ended.get("signum")
+        why = str(ended.get("why"))
+        signum = ended.get("signum")
         for end in reversed(self._on_end):
             with suppress(Exception):
                 end(why, signum)
@@ -355,7 +361,8 @@ class Member(Team):
     def reported(self) -> dict[int, Mapping[str, float]]:
         """Returns by process what others have told of themselves since the last time."""
         with self._heard:
-            found, self._usage = self._usage, {}
+            found = self._usage
+            self._usage = {}
         return found
 
     def log(self, record: Mapping[str, object]) -> None:

@@ -19,7 +19,9 @@ from typing import Any
 from runner.processes.member import Member
 from runner.processes.team import Team
 
-FOLDER, OUTPUT, NATIVE = "processes", "output.log", "native.log"
+FOLDER = "processes"
+OUTPUT = "output.log"
+NATIVE = "native.log"
 
 
 def own_folder(folder: Path, team: Team) -> Path:

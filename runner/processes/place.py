@@ -19,7 +19,9 @@ from runner.errors import ConfigError, refuse
 VARIABLE = "RUNNER_PROCESS"  # what our launcher tells a process; see `Place.environment`
 NAMES = ("single", "local", "auto", "explicit")
 MOST = 4096
-_PORTS, _FIRST_PORT = 4096, 20_000  # a scheduler's job number picks one
+# a scheduler's job number picks one
+_PORTS = 4096
+_FIRST_PORT = 20_000
 _LOOPBACK = "127.0.0.1"
 
 
@@ -110,7 +112,8 @@ def find(config: ClusterConfig) -> Place | None:
     if config.coordinator is not None:
         host, port = _address(config.coordinator)
     elif found is not None and found.host:
-        host, port = found.host, found.port
+        host = found.host
+        port = found.port
     else:
         raise refuse(
             "cluster.coordinator",

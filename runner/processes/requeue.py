@@ -62,7 +62,8 @@ def job(environ: Mapping[str, str] = os.environ) -> Job | None:
     number = environ.get("SLURM_JOB_ID", "")
     if not number.isdigit():
         return None
-    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    array = environ.get("SLURM_ARRAY_JOB_ID")
+    task = environ.get("SLURM_ARRAY_TASK_ID")
     name = f"{array}_{task}" if array and task else number
     restarts = environ.get("SLURM_RESTART_COUNT", "")
     return Job(f"{environ.get('SLURM_CLUSTER_NAME', '')}:{name}", name, int(restarts) if restarts.isdigit() else 0)
@@ -112,7 +113,8 @@ def _ask(one: Job, signum: int | None) -> None:
     if signum not in _AHEAD:
         return
     told = _shown(one)
-    state, reason = told.get("JobState", "unknown"), told.get("Reason", "")
+    state = told.get("JobState", "unknown")
+    reason = told.get("Reason", "")
     if int(told.get("Restarts", "0")) > one.restarts:  # as it does by itself where it preempts a job
         print(f"job {one.name} is queued again, and goes on with this run", flush=True)
     elif state == "RUNNING" or reason == "TimeLimit":

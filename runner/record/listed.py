@@ -9,8 +9,13 @@ from runner.layout import mesh
 
 _GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
 _KEYS = (
-    *("dataset.batch_size", "engine.precision", "optimizer.learning_rate", "optimizer.schedule.name"),
-    *("trainer.accumulate_steps", "trainer.epochs", "trainer.seed"),
+    "dataset.batch_size",
+    "engine.precision",
+    "optimizer.learning_rate",
+    "optimizer.schedule.name",
+    "trainer.accumulate_steps",
+    "trainer.epochs",
+    "trainer.seed",
 )
 _MOST_OF_MODEL = 5  # its own options, in the config's order
 

@@ -41,7 +41,8 @@ def open_run(
       prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
       resume_run_id: a run that goes on; null: a new one.
     """
-    chosen, typed = choices(), [key_of(one) for one in as_typed(HydraConfig.get().overrides.task)]
+    chosen = choices()
+    typed = [key_of(one) for one in as_typed(HydraConfig.get().overrides.task)]
     tags = {f"runner.{group}": choice for group, choice in chosen.items() if group not in _TOLD}
     tags[CONFIG_TAG] = config_hash(content)
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
@@ -74,9 +75,11 @@ def _begin_page(page: Page, config: RunConfig, chosen: Mapping[str, str], comman
     """Fills in what the config says."""
     evaluated = metric_directions(config.task)
     judged = metrics.default(evaluated)
-    page.command, page.task = command, config.task.name
+    page.command = command
+    page.task = config.task.name
     page.columns = tuple(dict.fromkeys((judged, *metrics.evaluated(evaluated))))
-    kind, count = mesh.device_kind(config.mesh), mesh.size(config.mesh.axes)
+    kind = mesh.device_kind(config.mesh)
+    count = mesh.size(config.mesh.axes)
     devices = f"{count} {'virtual CPU' if kind == 'cpu' else kind.upper()} device{'' if count == 1 else 's'}"
     page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {chosen.get('layout', '')}"
     page.facts["trains"] = (

@@ -64,7 +64,8 @@ def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None
     found = np.array([value for value in values if math.isfinite(value)])
     if not rises or not len(found):
         return
-    low, high = float(found.min()), float(found.max())
+    low = float(found.min())
+    high = float(found.max())
     if low < 0 or high > 1 or not low < _LAST_TENTH <= high:
         return
     lacking = 1 - found[found < 1]
@@ -77,7 +78,8 @@ def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None
         return 1 + least - 10 ** -np.asarray(place, float)
 
     axes.set_yscale("function", functions=(forward, inverse))
-    bottom, top = float(forward(low)), float(forward(high))
+    bottom = float(forward(low))
+    top = float(forward(high))
     length = (top - bottom) * (1 + 2 * _EDGE)
     edge = _EDGE * length
     highest = float(forward(1.0))

@@ -9,7 +9,9 @@ Colour = tuple[int, int, int]
 
 # Okabe and Ito's colours, which a colour-blind eye tells apart, but for yellow, which vanishes on white.
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
-TRAIN, EVALUATED, TRAIN_STEPS = SERIES[0], SERIES[1], "#A6CCE3"
+TRAIN = SERIES[0]
+EVALUATED = SERIES[1]
+TRAIN_STEPS = "#A6CCE3"
 OTHER = "#BDBDBD"  # what is there besides, as runs that are not among the best
 WHOLE: Colour = (204, 207, 212)  # what no axis of the mesh cuts
 # Light to dark, one pair an axis of the mesh, in its order. A part cut over two axes has the product of their colours,

@@ -145,10 +145,12 @@ def _longest(texts: Sequence[str], words: re.Pattern[str]) -> int:
 
 def size(count: int) -> str:
     """Returns bytes in binary units, three digits: `392 KiB`."""
-    value, unit = float(count), "B"
+    value = float(count)
+    unit = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1000:
             break
-        value, unit = value / 1024, larger
+        value = value / 1024
+        unit = larger
     digits = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {unit}"

@@ -14,7 +14,8 @@ from runner.processes import requeue
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
 
-_KEY, _LATEST = "resume", "latest"
+_KEY = "resume"
+_LATEST = "latest"
 _PROGRAM = "runner"
 
 

@@ -71,7 +71,8 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
         with spared(str(folder / name)):
             write(folder / name)
             tracker.log_artifact(folder / name)
-    config, task = outcome.config, outcome.splits.train.task
+    config = outcome.config
+    task = outcome.splits.train.task
     if config.trainer.log_model and config.tracking.name != "none":
         with quiet_native_log(folder / "runner.log"):  # to save a model, Keras 3 loads TensorFlow where that is there
             example = model_inputs(task, outcome.splits.reported.source, _EXAMPLE_ROWS)
@@ -85,8 +86,11 @@ def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str
 
 
 def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
-    config, result, splits = outcome.config, outcome.result, outcome.splits
-    steps, past = lengths.epoch_steps(config, splits.train.size), result.history.past
+    config = outcome.config
+    result = outcome.result
+    splits = outcome.splits
+    steps = lengths.epoch_steps(config, splits.train.size)
+    past = result.history.past
     reported = splits.train.task.report(result.reported, splits.reported.source, splits.reported_name)
     rising = [name for name, better in splits.train.task.directions.items() if better == MAXIMIZE]
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
@@ -97,17 +101,20 @@ def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
         )
     files |= {**reported.files, "summary.json": lambda path: path.write_text(summary)}
     if isinstance(outcome.engine, ShowsPieces):
-        pieces, parts = outcome.engine.input_pieces(), config.trainer.accumulate_steps
+        pieces = outcome.engine.input_pieces()
+        parts = config.trainer.accumulate_steps
         size = config.dataset.batch_size // parts
         of = "a batch" if parts == 1 else "a part of a batch"
         title = f"{of}, {size} examples, on mesh {mesh.describe(config.mesh.axes)}"
-        specs, axes = splits.train.task.input_specs(), config.mesh.axes
+        specs = splits.train.task.input_specs()
+        axes = config.mesh.axes
         files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, axes, title)
     return files
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:
-    result, meter = outcome.result, outcome.result.meter
+    result = outcome.result
+    meter = outcome.result.meter
     rate = meter.steps_per_second if meter.tells else None
     found: dict[str, object] = {
         "steps": result.steps,
@@ -136,13 +143,16 @@ def _token_rate(outcome: Outcome, rate: float | None) -> dict[str, float | None]
 
 def show_result(outcome: Outcome, console: Console) -> None:
     """Prints the table of a run's result."""
-    config, result = outcome.config, outcome.result
-    rate, used = result.meter.steps_per_second, outcome.used
+    config = outcome.config
+    result = outcome.result
+    rate = result.meter.steps_per_second
+    used = outcome.used
     rows = [
         ("steps", f"{result.steps:,}"),
     ]
     if result.meter.tells:
-        examples, tokens = rate * config.dataset.batch_size, outcome.splits.train.task.tokens
+        examples = rate * config.dataset.batch_size
+        tokens = outcome.splits.train.task.tokens
         told = f"{examples:,.0f} examples/s" + (f", {examples * tokens:,.0f} tokens/s" if tokens else "")
         rows.append(("steps/s", f"{rate:.1f} ({told})"))
     if used is not None and result.meter.tells:

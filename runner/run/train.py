@@ -73,7 +73,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
-    console, team = Console(highlight=False), current()
+    console = Console(highlight=False)
+    team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     before = recovery.open_previous(config, content, held)
@@ -112,7 +113,8 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
             console.print(before.goes_on(per_epoch, config.trainer.epochs), soft_wrap=True, markup=False)
         profile.check(config, total)
         command = typed.command("runner")
-        run_id, finished = before.resumed_run_id if before else None, ExitStack()
+        run_id = before.resumed_run_id if before else None
+        finished = ExitStack()
         with (
             workers.opened(config.dataset, config.trainer.seed) as readers,
             recorded(_tracker(config, content, command, run_id), console) as tracker,
@@ -148,7 +150,9 @@ class _Run:
           held: is given a lock on the run.
           finished: is to be closed when the tracker has the run as finished.
         """
-        config, tracker, before = self.config, self.tracker, self.before
+        config = self.config
+        tracker = self.tracker
+        before = self.before
         checkpoint = before.checkpoint if before else None
         goes_back = before.goes_back if before else False
         points = recovery.NewPoints(tracker, checkpoint, goes_back=goes_back)
@@ -174,7 +178,8 @@ class _Run:
             log = member.reporting(points.log, self.folder)
             gpus = Gpus() if mesh.device_kind(config.mesh) == "gpu" else None
             usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log, gpus=gpus)
-            asked, samples = AgreedStop(stop), Samples(config, engine, self.task, self.folder, tracker.log_artifact)
+            asked = AgreedStop(stop)
+            samples = Samples(config, engine, self.task, self.folder, tracker.log_artifact)
             written = partial(samples.take, before=asked.raise_if_requested)
             hooks = loop.LoopHooks(log, points.forget, self._notify, display, asked, saver, profiler, usage, written)
             with stop.deferring():  # the loop asks between device calls
@@ -201,7 +206,8 @@ class _Run:
 
     def _counted(self, engine: Engine, measures: Mapping[str, float]) -> Mapping[str, float]:
         """Returns the plan's measures; a language model's operations are counted by its parameters."""
-        task, units = self.task, self.task.outputs.units
+        task = self.task
+        units = self.task.outputs.units
         if not task.tokens or units is None:
             return measures
         shapes = {path: placement.shape for path, placement in engine.placements.items()}
@@ -211,7 +217,8 @@ class _Run:
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:
         """Returns the engine with the state that the run begins with, its step compiled, and the plan's measures."""
-        config, spec = self.config, DataSpec(self.task.arrays, self.task)
+        config = self.config
+        spec = DataSpec(self.task.arrays, self.task)
         with quiet_native_log(self.folder / "runner.log"):
             engine = make_engine(config, spec, self.total)
             engine.build()
@@ -266,7 +273,8 @@ class _Run:
             with required(self.folder):
                 (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer_json(), "utf-8")
             self.tracker.log_artifact(self.folder / TOKENIZER)
-        data, contexts = self.data, ["train"]
+        data = self.data
+        contexts = ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]
         for context in contexts:
@@ -282,7 +290,8 @@ class _Run:
 
 def _tracker(config: RunConfig, content: Mapping[str, object], command: str, run_id: str | None) -> Tracker:
     """Returns what records the run: process 0's, and for the others one that records nothing and has its id."""
-    team, made = current(), list[Tracker]()
+    team = current()
+    made = list[Tracker]()
 
     def opened() -> str | None:
         made.append(open_run(config, content, command, resume_run_id=run_id))
@@ -320,7 +329,8 @@ def _config_lines(composed: DictConfig, content: Mapping[str, object], folder: P
     """Says what the config differs from the defaults in, and where all of it is; a sweep says it of its jobs."""
     if member.membership() is not None:
         return []
-    found, whole = differences(composed, content), paths.shown(folder / "config.yaml")
+    found = differences(composed, content)
+    whole = paths.shown(folder / "config.yaml")
     return [f"config: {', '.join([*found, 'else the defaults'] if found else ['the defaults'])} ({whole})"]
 
 
@@ -336,7 +346,8 @@ def _warn(console: Console, warning: str) -> None:
 
 def _left_out(config: RunConfig, splits: feed.Splits) -> str:
     """Says which training examples an epoch does not see; nothing where it sees all."""
-    trainer, size = config.trainer, splits.train.size
+    trainer = config.trainer
+    size = splits.train.size
     if trainer.overfit_batches is not None:
         return (
             f"trains on the same {splits.selecting.size:,} examples in every epoch, and evaluates on these "
@@ -350,7 +361,8 @@ def _left_out(config: RunConfig, splits: feed.Splits) -> str:
 
 def _selects(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:
     """Says which data selects what; nothing where nothing is selected."""
-    trainer, what = config.trainer, []
+    trainer = config.trainer
+    what = []
     if trainer.checkpoint.enabled and trainer.checkpoint.best is not None:
         what.append(f"the best checkpoint by {trainer.checkpoint.best}")
     if trainer.early_stopping.metric is not None:

@@ -164,7 +164,8 @@ def clean(place: Place, choice: Choice, *, really: bool, records: bool) -> int:
 
 
 def _remove(removals: Sequence[Found], store: Store | None, *, records: bool) -> int:
-    freed, done_with = 0, list[Found]()
+    freed = 0
+    done_with = list[Found]()
     for one in removals:
         try:
             done = remove.remove(one)
@@ -187,7 +188,8 @@ def _remove(removals: Sequence[Found], store: Store | None, *, records: bool) ->
 
 def _what(removals: Sequence[Found], taken: int, *, records: bool) -> str:
     """Returns in words what goes; `taken` is the bytes of the checkpoints."""
-    saved, stored = sum(one.saved is not None for one in removals), sum(one.stored for one in removals)
+    saved = sum(one.saved is not None for one in removals)
+    stored = sum(one.stored for one in removals)
     parts = [f"checkpoints of {_runs(saved)}, {words_of_size(taken)}"] if saved or not records else []
     return " and ".join([*parts, *([f"the records of {_runs(stored)} in the store"] if records else [])])
 

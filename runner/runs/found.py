@@ -23,7 +23,10 @@ from runner.training.checkpoint import runs, storage
 from runner.training.checkpoint.runs import SavedRun
 
 KEEP_TAG = "runner.keep"  # a run whose checkpoints `clean` leaves: true
-_KIND, _SWEEP, _KILLED, _LATEST = "runner.kind", "sweep", "KILLED", "latest"
+_KIND = "runner.kind"
+_SWEEP = "sweep"
+_KILLED = "KILLED"
+_LATEST = "latest"
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ def _deleted(store: Store, ids: Iterable[str], there: dict[str, Run]) -> dict[st
 
 def _tracked(run: Run, saved: SavedRun | None) -> Found:
     record = from_run(run)
-    status, is_left = record.status, record.status == "RUNNING" and process.is_gone(record.tags)
+    status = record.status
+    is_left = record.status == "RUNNING" and process.is_gone(record.tags)
     if run.info.lifecycle_stage != "active":
         status = "DELETED"
     return Found(

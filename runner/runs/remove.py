@@ -39,7 +39,9 @@ def split(meant: Sequence[Found], *, named: bool, records: bool) -> tuple[list[F
       named: whether the command line names each.
       records: whether runs without checkpoints are meant too, to be deleted in the store.
     """
-    taken, left, foreign = [], list[str](), list[Found]()
+    taken = []
+    left = list[str]()
+    foreign = list[Found]()
     for one in meant:
         title = f"{one.run} ({one.name})" if one.name != one.run else one.run
         if one.saved is None and not (records and one.stored and one.status != "DELETED"):
@@ -85,7 +87,9 @@ def remove(one: Found) -> Removed:
     with runs.held("run", one.saved):
         runs.check_not_running("run", one.saved)
         best.forget(folder)
-        gone, freed, left = list[int](), 0, list[str]()
+        gone = list[int]()
+        freed = 0
+        left = list[str]()
         for step in storage.steps(folder):
             place = storage.place(folder, step)
             taken = size(place)

@@ -51,7 +51,10 @@ class ClusterJob:
           executor: submitit's.
           command: what a node runs.
         """
-        self._folder, self._began, self._asked, self._gone = command.folder, time.monotonic(), 0.0, 0.0
+        self._folder = command.folder
+        self._began = time.monotonic()
+        self._asked = 0.0
+        self._gone = 0.0
         self._job = executor.submit(run_to_end, command)
 
     @property

@@ -38,7 +38,8 @@ class JobsDisplay:
           judge: decides, and is told.
           console: to print to; null: standard output.
         """
-        self._judge, self._console = judge, console or Console()
+        self._judge = judge
+        self._console = console or Console()
         self._running: dict[int, tuple[Job, float, str]] = {}  # job, when it began, what it said last
         self._warned: set[str] = set()
         self._lock = threading.Lock()

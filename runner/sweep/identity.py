@@ -14,15 +14,33 @@ from runner.config.schema import RunConfig
 from runner.host import definition, paths
 from runner.host.versions import installed
 
-CONFIG_TAG, CODE_TAG = "runner.config", "runner.code"
+CONFIG_TAG = "runner.config"
+CODE_TAG = "runner.code"
 _LIBRARIES = (
-    *("tensorflow", "tf-keras", "keras", "jax", "numpy"),
-    *("simplejpeg", "opencv-python-headless", "pillow", "grain"),
+    "tensorflow",
+    "tf-keras",
+    "keras",
+    "jax",
+    "numpy",
+    "simplejpeg",
+    "opencv-python-headless",
+    "pillow",
+    "grain",
 )
 # Parts of the package that no run computes with: its commands, its records, its pictures.
 _OTHER_PARTS = (
-    *("cli", "sweep", "compare", "evaluate", "export", "plan", "verify", "tracking", "host", "conf"),
-    *("figures.py", "__main__.py"),
+    "cli",
+    "sweep",
+    "compare",
+    "evaluate",
+    "export",
+    "plan",
+    "verify",
+    "tracking",
+    "host",
+    "conf",
+    "figures.py",
+    "__main__.py",
 )
 _BESIDE = ("tracking", "sweep", "plan", "verify", "against", "evaluate", "export")
 # Keys that say where, how fast or how visibly, not what.

@@ -57,7 +57,11 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
     kept = [one for one in as_typed(master.hydra.overrides.hydra) if not key_of(one).startswith(_LAUNCHING)]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return [
-        *(sys.executable, "-m", module, "--config-name", str(master.hydra.job.config_name)),
+        sys.executable,
+        "-m",
+        module,
+        "--config-name",
+        str(master.hydra.job.config_name),
         *_config_folders(master),
         *overrides,
         *kept,
@@ -93,7 +97,8 @@ def run_foreign_job() -> None:
     Raises:
       ConfigError: the launcher does not send callbacks along.
     """
-    sweep, hydra = started(), HydraConfig.get()
+    sweep = started()
+    hydra = HydraConfig.get()
     shared = sweep.shared() if sweep is not None else adopted()
     if shared is None:
         raise ConfigError("hydra/launcher is refused: it sends no callbacks to its jobs; choose processes")

@@ -20,7 +20,8 @@ from runner.processes.launch import LAUNCHER_VARIABLE
 from runner.processes.team import current
 from runner.tracking.records import TAG_LIMIT, clean_key, cut
 
-_VARIABLE, _VARIED = "RUNNER_SWEEP_JOB", "varied."
+_VARIABLE = "RUNNER_SWEEP_JOB"
+_VARIED = "varied."
 JOB_TAG = "runner.sweep.job"
 _PR_SET_PDEATHSIG = 1
 _PARENT_S = 180.0
@@ -55,7 +56,8 @@ class Membership:
         """
         if self.parent_file is None:
             return self.parent_run_id
-        path, deadline = Path(self.parent_file), time.monotonic() + _PARENT_S
+        path = Path(self.parent_file)
+        deadline = time.monotonic() + _PARENT_S
         while not path.exists():
             if time.monotonic() > deadline:
                 raise TrackingError(f"the sweep's run was not made within {_PARENT_S:.0f} s; start the sweep again")
@@ -137,7 +139,8 @@ def reporting(log: LogPoints, folder: Path) -> LogPoints:
     member = membership()
     if member is None or member.report is None or not current().is_first:
         return log
-    metric, path = member.report, folder / VALUES_FILE
+    metric = member.report
+    path = folder / VALUES_FILE
     unwritten: list[str] = []
 
     def log_and_report(step: int, values: Mapping[str, float]) -> None:

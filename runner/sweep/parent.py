@@ -30,7 +30,8 @@ from runner.tracking.store import Store, search
 from runner.tracking.sweeps import KIND_TAG, open_tracking
 from runner.training.checkpoint import signature
 
-ARGV_TAG, _SIGNATURE_TAG = "runner.sweep.argv", "runner.sweep.signature"
+ARGV_TAG = "runner.sweep.argv"
+_SIGNATURE_TAG = "runner.sweep.signature"
 _FOLDER = "sweep"  # of its artifacts
 _MOST_COMPARED = 20
 _SIGNED = "sweep"  # what the signature is of, beside the command line

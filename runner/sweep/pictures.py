@@ -20,7 +20,9 @@ from runner.config.names import short_keys, short_value
 from runner.report import palette
 from runner.report.figures import save, show_last_tenth, subplots
 
-_FEW, _FEW_TO_WEIGH = 3, 10  # trials below which there is nothing to see, and nothing to weigh keys by
+# trials below which there is nothing to see, and nothing to weigh keys by
+_FEW = 3
+_FEW_TO_WEIGH = 10
 _TICKS = 5  # of a key that is a number
 _APART = 0.08  # of an axis, from its end to the next number
 _SPREAD = 0.5  # of a choice's room, over which the trials that have it are spread
@@ -69,7 +71,8 @@ def history(path: Path, trials: Sequence[FrozenTrial], metric: str, *, maximize:
     """
     done = [(one.number, _value(one)) for one in trials if one.state == TrialState.COMPLETE]
     pruned = [(one.number, value) for one in trials if one.state == TrialState.PRUNED and (value := _last(one))]
-    numbers, values = [number for number, _ in done], [value for _, value in done]
+    numbers = [number for number, _ in done]
+    values = [value for _, value in done]
     best = (np.maximum if maximize else np.minimum).accumulate(values)
     figure, axes = subplots(1, 1, figsize=(8.0, 4.4))
     last = max(one.number for one in trials)
@@ -94,7 +97,8 @@ def importances(path: Path, shares: Mapping[str, float], metric: str, count: int
       metric: its name.
       count: complete trials.
     """
-    names, shown = short_keys(list(shares)), sorted(shares.items(), key=lambda pair: -pair[1])
+    names = short_keys(list(shares))
+    shown = sorted(shares.items(), key=lambda pair: -pair[1])
     figure, axes = subplots(1, 1, figsize=(7.0, 1.4 + 0.45 * len(shown)))
     bars = axes.barh([names[key] for key, _ in shown], [share for _, share in shown], color=palette.TRAIN, height=0.6)
     axes.bar_label(bars, [f"{share:.0%}" for _, share in shown], padding=4)
@@ -121,13 +125,17 @@ def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], met
     pruned = [one for one in trials if one.state == TrialState.PRUNED and all(key in one.params for key in keys)]
     done.sort(key=_value, reverse=not maximize)  # the best is drawn last
     values = [_value(one) for one in done]
-    low, high = float(np.quantile(values, 0.1)), max(values)  # a few that failed to learn would take all shades
+    # a few that failed to learn would take all shades
+    low = float(np.quantile(values, 0.1))
+    high = max(values)
     if not maximize:
-        low, high = min(values), float(np.quantile(values, 0.9))
+        low = min(values)
+        high = float(np.quantile(values, 0.9))
     norm = Normalize(low, high if high > low else low + 1, clip=True)
     shades = ListedColormap(colormaps["viridis_r" if maximize else "viridis"](np.linspace(*_SHADES, 256)))
     figure, axes = subplots(1, 1, figsize=(2.2 + 1.9 * len(keys), 4.8))
-    scales, places = [_Scale([*pruned, *done], key) for key in keys], range(len(keys))
+    scales = [_Scale([*pruned, *done], key) for key in keys]
+    places = range(len(keys))
     for index, one in enumerate([*pruned, *done]):
         line = [scale.place(one.params[key], index) for key, scale in zip(keys, scales, strict=True)]
         if one.state == TrialState.PRUNED:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from runner.sweep import cluster, display, search
     from runner.sweep.display import JobsDisplay, Judge
 else:
-    cluster, search = late("runner.sweep.cluster"), late("runner.sweep.search")  # with submitit, with Optuna
+    # with submitit, with Optuna
+    cluster = late("runner.sweep.cluster")
+    search = late("runner.sweep.search")
     display = late("runner.sweep.display")  # with rich
 
 
@@ -46,7 +48,8 @@ class ProcessLauncher(Launcher):
     """
 
     def __init__(self, max_parallel: int = 1, timeout: float | None = None) -> None:
-        self.max_parallel, self.timeout = max_parallel, timeout
+        self.max_parallel = max_parallel
+        self.timeout = timeout
         self._config: DictConfig | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -72,7 +75,8 @@ class ProcessLauncher(Launcher):
         Raises:
           Interrupted: a signal came; the running jobs were ended.
         """
-        sweep, at_once = state.current(), f", {self.max_parallel} at a time" if 1 < self.max_parallel < count else ""
+        sweep = state.current()
+        at_once = f", {self.max_parallel} at a time" if 1 < self.max_parallel < count else ""
         if count:
             print(f"{sweep.name}: {count} jobs{at_once}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
         with display.JobsDisplay(judge) as watcher:
@@ -114,7 +118,8 @@ class SubmititLauncher(ProcessLauncher):
         timeout: float | None = None,
     ) -> None:
         super().__init__(max_parallel, timeout)
-        self._cluster, self._parameters = cluster, dict(parameters or {})
+        self._cluster = cluster
+        self._parameters = dict(parameters or {})
         self._executor: Executor | None = None
 
     def start(self, job: Job, report: str | None, watcher: JobsDisplay) -> Running:
@@ -139,7 +144,8 @@ class _Sweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Makes the launcher."""
-        self._config, self._context = config, hydra_context
+        self._config = config
+        self._context = hydra_context
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )

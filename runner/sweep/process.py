@@ -56,8 +56,10 @@ class JobProcess:
           said: is told, in another thread, each line that it prints, and the beginning of one that is not whole yet.
         """
         command.folder.mkdir(parents=True, exist_ok=True)
-        self._said, self._began = said, time.monotonic()
-        self._log, self._is_broken = command.folder / log, False
+        self._said = said
+        self._began = time.monotonic()
+        self._log = command.folder / log
+        self._is_broken = False
         self._error = ""
         self._process = subprocess.Popen(
             command.arguments,
@@ -110,7 +112,8 @@ class JobProcess:
         assert isinstance(stream, io.BufferedReader)
         with suppress(OSError):
             self._log.write_bytes(b"")
-        decoded, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        decoded = codecs.getincrementaldecoder("utf-8")("replace")
+        text = ""
         while data := stream.read1():  # to its end, whatever becomes of the log: a full pipe would hold the job
             *lines, text = (text + decoded.decode(data)).split("\n")
             for line in lines:
@@ -120,7 +123,8 @@ class JobProcess:
 
     def _take(self, line: str) -> None:
         with suppress(OSError) if self._is_broken else spared(str(self._log)):
-            before, self._is_broken = self._is_broken, True
+            before = self._is_broken
+            self._is_broken = True
             append_whole(self._log, line.encode())
             self._is_broken = before
         if line.startswith("error: "):
@@ -152,7 +156,8 @@ def run_to_end(command: Command) -> Outcome:
     """
     place = scheduled()
     log = f"job-{place.index}.log" if place and place.index else LOG_FILE
-    job, signals = JobProcess(command, log, _show if command.is_shown else lambda _: None), list[int]()
+    job = JobProcess(command, log, _show if command.is_shown else lambda _: None)
+    signals = list[int]()
     before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in SIGNALS}
     stopped = False
     try:

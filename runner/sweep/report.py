@@ -180,7 +180,8 @@ def _write(sweep: Sweep, entries: Sequence[Entry], sheet: render.Sheet) -> list[
 
 
 def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
-    metric, written = sweep.settings.metric, []
+    metric = sweep.settings.metric
+    written = []
     done = [entry for entry in entries if entry.record is not None and metric in entry.record.metrics]
     keys = [key.lstrip("+") for key in sweep.varied]
     records = [_named(entry) for entry in done]
@@ -213,7 +214,8 @@ def _curves(sweep: Sweep, entries: Sequence[Entry], done: Sequence[Entry]) -> li
     written: list[Path] = []
     if sweep.parent is None:
         return written
-    metric, maximize = sweep.settings.metric, sweep.direction == "maximize"
+    metric = sweep.settings.metric
+    maximize = sweep.direction == "maximize"
     result = {entry.job.name: entry.record.metrics[metric] for entry in done if entry.record is not None}
     worst = -math.inf if maximize else math.inf
     ranked = {name: value if math.isfinite(value) else worst for name, value in result.items()}
@@ -266,7 +268,8 @@ def _page(
     ids = [entry.record.run_id if entry.record is not None else "" for entry in entries]
     parts = []
     if best is not None and best.record is not None:
-        value, words = best.record.metrics[sweep.settings.metric], shlex.join(best.job.overrides)
+        value = best.record.metrics[sweep.settings.metric]
+        words = shlex.join(best.job.overrides)
         link = f"[{best.job.name}]({parent.address(best.record.run_id)})"
         parts.append(f"Best by {sweep.settings.metric}: {link}, **{value:.4g}**: `python -m runner {words}`")
     linked = [

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from runner.tracking import sweeps
     from runner.training.checkpoint import resume, runs
 else:
-    parent, sweeps = late("runner.sweep.parent"), late("runner.tracking.sweeps")
-    resume, runs = late("runner.training.checkpoint.resume"), late("runner.training.checkpoint.runs")
+    parent = late("runner.sweep.parent")
+    sweeps = late("runner.tracking.sweeps")
+    resume = late("runner.training.checkpoint.resume")
+    runs = late("runner.training.checkpoint.runs")
 
 _KEY = "sweep.resume"
 

@@ -52,7 +52,9 @@ class _Slot:
     def end(self, verdict: JobStatus, note: str) -> None:
         """Asks the job to end, and kills it when it has not done so in time."""
         if self.verdict is None:
-            self.verdict, self.note, self.asked = verdict, note, time.monotonic()
+            self.verdict = verdict
+            self.note = note
+            self.asked = time.monotonic()
             self.running.stop()
         elif time.monotonic() - self.asked > GRACE_S:
             self.running.kill()

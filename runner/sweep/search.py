@@ -78,7 +78,9 @@ class Search:
         Raises:
           ConfigError: a range that can't be.
         """
-        self._sweep, self._loader, self._settings = sweep, loader, settings
+        self._sweep = sweep
+        self._loader = loader
+        self._settings = settings
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments_of(master))
         self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
         self._fixed = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
@@ -114,7 +116,8 @@ class Search:
 
     def should_stop(self, job: Job) -> bool:
         """Hands the trial's new values to the study, and asks whether it is worth going on."""
-        trial, path = self._open[job.number], job.folder / VALUES_FILE
+        trial = self._open[job.number]
+        path = job.folder / VALUES_FILE
         size = path.stat().st_size if path.exists() else 0
         seen_bytes, seen = self._read.get(job.number, (0, 0))
         if not self._settings.prune or size == seen_bytes:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 else:
     space = late("runner.sweep.space")  # with Optuna, which a grid does without
 
-_LAUNCHER, _SWEEPER = "hydra.launcher", "hydra.sweeper"
+_LAUNCHER = "hydra.launcher"
+_SWEEPER = "hydra.sweeper"
 _OURS = "hydra_plugins.runner_sweep."
 _Rule = tuple[Callable[[object], bool], str, str]
 

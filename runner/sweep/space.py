@@ -21,7 +21,8 @@ def distribution(override: Override) -> BaseDistribution:
     try:
         if isinstance(value, IntervalSweep):
             log = "log" in value.tags
-            low, high = value.start, value.end
+            low = value.start
+            high = value.end
             assert low is not None
             assert high is not None
             if isinstance(low, int) and isinstance(high, int):

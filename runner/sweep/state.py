@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from runner.sweep import parent
     from runner.sweep.parent import Parent
 else:
-    parent, records = late("runner.sweep.parent"), late("runner.compare.records")
+    parent = late("runner.sweep.parent")
+    records = late("runner.compare.records")
 
-_DIR, _SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
+_DIR = "hydra.sweep.dir"
+_SUBDIR = "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
 Direction = Literal["maximize", "minimize"]
@@ -93,7 +95,8 @@ class Sweep:
             what is not ours.
         """
         self.module = command_module()
-        settings, tracking = convert_group("sweep", config), convert_group("tracking", config)
+        settings = convert_group("sweep", config)
+        tracking = convert_group("tracking", config)
         assert isinstance(settings, SweepConfig)
         assert isinstance(tracking, TrackingConfig)
         uri.check(tracking)
@@ -141,7 +144,8 @@ class Sweep:
         Raises:
           TrackingError: the store can't be used, where that must be known now.
         """
-        resume, skip = self.settings.resume, self.settings.skip_finished
+        resume = self.settings.resume
+        skip = self.settings.skip_finished
         if not self.is_recorded:
             return
         self.parent_file.unlink(missing_ok=True)

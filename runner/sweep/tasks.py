@@ -11,7 +11,8 @@ from runner.errors import refuse
 from runner.processes import place
 
 _KEY = "hydra.launcher.parameters"
-_NODES, _TASKS = ("slurm_nodes", "nodes"), ("slurm_ntasks_per_node", "tasks_per_node")
+_NODES = ("slurm_nodes", "nodes")
+_TASKS = ("slurm_ntasks_per_node", "tasks_per_node")
 
 
 def count(launcher: Mapping[str, Any]) -> int:

@@ -51,7 +51,9 @@ def check(options: ClassificationOptions) -> None:
       ConfigError: a value that can't work.
     """
     within("task.label_smoothing", options.label_smoothing, 0.0, 1.0)
-    classes, weights, key = options.classes, options.class_weights, "task.class_weights"
+    classes = options.classes
+    weights = options.class_weights
+    key = "task.class_weights"
     count = len(classes) if isinstance(classes, list) else classes
     if count is not None and not (isinstance(count, int) and not isinstance(count, bool) and count >= 2):
         raise refuse(
@@ -99,7 +101,8 @@ class Classification(Supervised):
                 allowed="one array of classes",
                 mend="name one, or set task=multilabel or task=regression",
             )
-        self._target, self._options = self.target_names[0], options
+        self._target = self.target_names[0]
+        self._options = options
         self._is_soft = self._check_target(arrays[self._target])
         self.class_names = self._names(arrays[self._target], train, constants)
         if train is not None:
@@ -112,7 +115,8 @@ class Classification(Supervised):
 
     def _check_target(self, spec: ArraySpec) -> bool:
         """Returns whether the target is a probability a class."""
-        whole, size = np.dtype(spec.dtype).kind in "biu", int(np.prod(spec.shape))
+        whole = np.dtype(spec.dtype).kind in "biu"
+        size = int(np.prod(spec.shape))
         is_text = whole and spec.dims == ("sequence",)
         if len(spec.shape) <= 1 and (whole or size > 1) and not is_text:
             return size > 1
@@ -172,7 +176,8 @@ class Classification(Supervised):
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks that labels are from 0 to classes - 1, or a probability a class."""
-        labels, count = column(source, self._target), len(self.class_names)
+        labels = column(source, self._target)
+        count = len(self.class_names)
         if labels is None:
             return
         if self._is_soft:
@@ -187,7 +192,8 @@ class Classification(Supervised):
                     mend="set task=multilabel or task=regression",
                 )
             return
-        low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
+        low = int(labels.min(initial=0))
+        high = int(labels.max(initial=0))
         if low < 0 or high >= count:
             raise refuse(
                 "task.target",
@@ -200,7 +206,9 @@ class Classification(Supervised):
         self, train: DataSource | None, constants: Mapping[str, Sequence[float]]
     ) -> Sequence[float] | None:
         """Returns one weight a class; None: all are 1."""
-        key, given, names = "task.class_weights", self._options.class_weights, self.class_names
+        key = "task.class_weights"
+        given = self._options.class_weights
+        names = self.class_names
         if given is None:
             return None
         if given == _BALANCED:
@@ -237,7 +245,8 @@ class Classification(Supervised):
 
     def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's cross-entropy (B,) in nats, times the weights of its class and its own."""
-        smoothing, classes = self._options.label_smoothing, len(self.class_names)
+        smoothing = self._options.label_smoothing
+        classes = len(self.class_names)
         if self._is_soft or smoothing:
             label_bc = self._probabilities(ops, batch) * (1.0 - smoothing) + smoothing / classes
             loss_b = ops.cross_entropy(label_bc, outputs)
@@ -253,8 +262,10 @@ class Classification(Supervised):
 
     def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the confusion matrix (C, C), rows are labels; of many classes its diagonal and sums alone."""
-        label_b, classes = self._label(ops, batch), len(self.class_names)
-        label_bc, predicted_bc = ops.one_hot(label_b, classes), ops.one_hot(ops.argmax(outputs, -1), classes)
+        label_b = self._label(ops, batch)
+        classes = len(self.class_names)
+        label_bc = ops.one_hot(label_b, classes)
+        predicted_bc = ops.one_hot(ops.argmax(outputs, -1), classes)
         real_b1 = is_real(ops, batch, 2)
         label_bc = ops.where(real_b1, label_bc, ops.zeros_like(label_bc))
         found: dict[str, Tensor] = {}
@@ -370,7 +381,8 @@ def missed_examples(labels: Array, logits: Array) -> tuple[Array, Array, Array]:
     if not len(logits):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    predicted, probability = logits.argmax(axis=1), shifted.max(axis=1) / shifted.sum(axis=1)
+    predicted = logits.argmax(axis=1)
+    probability = shifted.max(axis=1) / shifted.sum(axis=1)
     missed = np.flatnonzero(predicted != labels)
     missed = missed[np.argsort(-probability[missed], kind="stable")]
     return missed, predicted[missed], probability[missed]

@@ -22,9 +22,18 @@ from runner.task.supervised import Supervised, as_vector, is_real, roles
 from runner.task.token_checks import check_tokens, check_weights, checked_prompt
 from runner.task.token_losses import of_logits
 
-TOKENS, SEGMENTS, LABEL_WEIGHT = "tokens", "segments", "label_weight"  # arrays that go by these names
-HIDDEN, HEAD, HEAD_BIAS = "hidden", "head", "head_bias"  # outputs of a model that leaves the logits to the loss
-_ENTROPY, _RIGHT, _COUNTED, _BYTES = "entropy", "right", "counted", "bytes"
+# arrays that go by these names
+TOKENS = "tokens"
+SEGMENTS = "segments"
+LABEL_WEIGHT = "label_weight"
+# outputs of a model that leaves the logits to the loss
+HIDDEN = "hidden"
+HEAD = "head"
+HEAD_BIAS = "head_bias"
+_ENTROPY = "entropy"
+_RIGHT = "right"
+_COUNTED = "counted"
+_BYTES = "bytes"
 _LARGEST = 700.0  # nats, of which float64 holds the exponential
 
 
@@ -89,7 +98,9 @@ class LanguageModel(Supervised):
         super().__init__(found, arrays, metrics)
         if self._label_weight is not None:
             self.arrays = {**self.arrays, self._label_weight: arrays[self._label_weight]}
-        self._options, self.vocabulary, self.step_metrics = options, vocabulary, of_steps(options)
+        self._options = options
+        self.vocabulary = vocabulary
+        self.step_metrics = of_steps(options)
         self._label = self._check_arrays()
         self.tokens = self.arrays[self._label].shape[0]
         self.arrays = {name: self._with_sequence(name) for name in self.arrays}
@@ -161,7 +172,8 @@ class LanguageModel(Supervised):
 
     def _units(self, constants: Mapping[str, Sequence[float]]) -> int:
         """Returns V."""
-        given, size = self._options.vocabulary, None if self.vocabulary is None else self.vocabulary.size
+        given = self._options.vocabulary
+        size = None if self.vocabulary is None else self.vocabulary.size
         names = self.arrays[self._label].names
         size = size or (int(constants["vocabulary"][0]) if "vocabulary" in constants else None) or len(names) or None
         if given is None and size is None:
@@ -288,7 +300,8 @@ class LanguageModel(Supervised):
         They are the loss; the cross-entropy in nats, which is the loss but for the weights of examples; and how many
         tokens are right.
         """
-        label_bt, counts_bt = ops.cast(batch[self._label], "int32"), self._counts(ops, batch)
+        label_bt = ops.cast(batch[self._label], "int32")
+        counts_bt = self._counts(ops, batch)
         weights_bt = counts_bt
         if self._example_weight is not None:
             own_b = as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
@@ -325,7 +338,8 @@ class LanguageModel(Supervised):
 
     def totals(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums by example (B,), 0 of padding: nats, tokens that are right, tokens, and their bytes."""
-        sums, counts_bt = self._sums(ops, outputs, batch), self._counts(ops, batch)
+        sums = self._sums(ops, outputs, batch)
+        counts_bt = self._counts(ops, batch)
         found = {_ENTROPY: sums[_ENTROPY], _RIGHT: sums[_RIGHT], _COUNTED: ops.sum(counts_bt, axis=-1)}
         if self._token_bytes is not None:
             table = np.pad(self._token_bytes, (0, self.units - len(self._token_bytes)))

@@ -54,7 +54,8 @@ def _cosine(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
 def _huber(delta: float) -> Loss:
     def loss(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
         error = ops.abs(output - target)
-        near, far = 0.5 * ops.square(error), delta * error - 0.5 * delta * delta
+        near = 0.5 * ops.square(error)
+        far = delta * error - 0.5 * delta * delta
         return ops.where(ops.less_equal(error, delta), near, far)
 
     return loss

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-MAXIMIZE, MINIMIZE = "maximize", "minimize"
+MAXIMIZE = "maximize"
+MINIMIZE = "minimize"
 DIRECTIONS = (MAXIMIZE, MINIMIZE)
-TRAIN, EVAL, TEST = "train/", "eval/", "test/"  # what stands before a metric's name, by what it is of
+# what stands before a metric's name, by what it is of
+TRAIN = "train/"
+EVAL = "eval/"
+TEST = "test/"
 EPOCH = f"{TRAIN}epoch_"  # what stands before the mean of a whole epoch's steps; those of few steps have TRAIN alone
 LOSS = f"{EVAL}loss"
 TAG = "runner.metrics"  # of a run: its task's metrics with their directions, as JSON

@@ -130,7 +130,9 @@ class Multilabel(Supervised):
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns F1 over all labels together and as the mean of the labels', and shares of what is right."""
-        there, predicted, found = totals["there"], totals["predicted"], totals["found"]
+        there = totals["there"]
+        predicted = totals["predicted"]
+        found = totals["found"]
         examples = max(float(totals["examples"]), 1.0)
         return {
             "f1_micro": float(_f1(found.sum(), there.sum(), predicted.sum())),

@@ -212,7 +212,8 @@ def _of_tensorflow(tf: Any) -> Namespace:
 
 
 def _of_jax(jnp: Any) -> Namespace:
-    nn, lax = importlib.import_module("jax.nn"), importlib.import_module("jax.lax")
+    nn = importlib.import_module("jax.nn")
+    lax = importlib.import_module("jax.lax")
 
     def sparse_cross_entropy(labels: Any, logits: Any) -> Any:
         # By a product with the one-hot labels: a gather along a split dim would communicate.

@@ -24,7 +24,9 @@ _MOST_BARS = 30  # labels that are shown
 _MOST_PANELS = 6  # columns of a target that are shown
 _MOST_POINTS = 2000  # that are drawn one by one; of more, their density
 _MOST_LISTED = 24  # errors that are written beside a matrix without names
-_RED, _BLUE, _GREY = palette.EVALUATED, palette.TRAIN, palette.TRAIN_STEPS
+_RED = palette.EVALUATED
+_BLUE = palette.TRAIN
+_GREY = palette.TRAIN_STEPS
 _RIGHT = "#DDE7EF"  # what is right, behind errors from pale to dark
 _ERRORS = LinearSegmentedColormap.from_list("errors", ("#FDDCC8", "#F0813F", "#A63603"))
 
@@ -40,7 +42,8 @@ def wrong(path: Path, images: Array, captions: Sequence[tuple[str, str]], title:
       total: how many were got wrong.
     """
     count = len(images)
-    columns, rows = min(_COLUMNS, max(count, 3)), max(-(-count // _COLUMNS), 1)
+    columns = min(_COLUMNS, max(count, 3))
+    rows = max(-(-count // _COLUMNS), 1)
     figure, axes = subplots(1, 1, figsize=(1.55 * columns + 0.2, 2.0 * rows + 0.8))
     axes.set(xlim=(-0.02, columns + 0.02), ylim=(rows * 1.36, -0.02), aspect="equal")
     axes.axis("off")
@@ -48,7 +51,8 @@ def wrong(path: Path, images: Array, captions: Sequence[tuple[str, str]], title:
     told = "\nbelow each its label, and in red the prediction with its probability" if count else ""
     axes.set_title(title + told, fontsize=10)
     for place, (image, (label, guess)) in enumerate(zip(images, captions, strict=True)):
-        x, y = place % _COLUMNS + 0.04, place // _COLUMNS * 1.36
+        x = place % _COLUMNS + 0.04
+        y = place // _COLUMNS * 1.36
         _image(axes, image, (x, x + 0.92, y + 0.92, y))
         axes.text(x + 0.46, y + 0.96, short(label), ha="center", va="top", fontsize=8)
         axes.text(x + 0.46, y + 1.12, guess, ha="center", va="top", fontsize=8, color=_RED)
@@ -86,7 +90,8 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
       class_names: C names.
       split: the split's name, for the title.
     """
-    count, named = len(matrix), len(matrix) <= _MOST_LABELLED
+    count = len(matrix)
+    named = len(matrix) <= _MOST_LABELLED
     size = 3.5 + 0.56 * count if named else min(max(0.1 * count, 7.5), 13.0)
     figure, axes = subplots(1, 1, figsize=(size, size * 0.92))
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
@@ -96,9 +101,11 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
     image = axes.imshow(errors, cmap=_ERRORS, vmin=0, vmax=most or 1.0, zorder=2)
     if most:
         share = PercentFormatter(1.0, decimals=None)
-        where, label = "right" if named else "bottom", "errors, of the label's examples"
+        where = "right" if named else "bottom"
+        label = "errors, of the label's examples"
         figure.colorbar(image, ax=axes, fraction=0.046, location=where, label=label, format=share)
-    right, whole = int(np.trace(matrix)), int(matrix.sum())
+    right = int(np.trace(matrix))
+    whole = int(matrix.sum())
     axes.set(xlabel="predicted", ylabel="label")
     axes.set_title(f"{whole - right:,} of {whole:,} {split} examples are wrong, {right / max(whole, 1):.2%} right")
     if named:
@@ -194,12 +201,14 @@ def predicted(path: Path, true: Array, predicted: Array, names: Sequence[str], s
 def _against(axes: Axes, true: Array, predicted: Array) -> None:
     """Draws one column; the dashed line is where predictions are right."""
     finite = np.isfinite(true) & np.isfinite(predicted)
-    true, predicted = true[finite], predicted[finite]
+    true = true[finite]
+    predicted = predicted[finite]
     low = float(min(true.min(initial=np.inf), predicted.min(initial=np.inf)))
     high = float(max(true.max(initial=-np.inf), predicted.max(initial=-np.inf)))
     if not len(true) or low == high:
         middle = low if len(true) else 0.0
-        low, high = middle - 0.5, middle + 0.5
+        low = middle - 0.5
+        high = middle + 0.5
     edge = 0.03 * (high - low)
     if len(true) > _MOST_POINTS:
         extent = (low, high, low, high)

@@ -80,7 +80,8 @@ class Regression(Supervised):
     ) -> None:
         """Takes what `runner.task.make_task` does, with the options typed."""
         super().__init__(roles(config, arrays), arrays, directions(options))
-        self._options, self._loss = options, losses.named(options.loss, options.delta)
+        self._options = options
+        self._loss = losses.named(options.loss, options.delta)
         self.column_names, self._shape = self._columns()
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
         self.step_metrics = of_steps(options)
@@ -160,7 +161,8 @@ class Regression(Supervised):
 
         About zero, float32 would lose the variance of numbers that are large and near each other.
         """
-        target, error = self._target(ops, batch), self._errors(ops, outputs, batch)
+        target = self._target(ops, batch)
+        error = self._errors(ops, outputs, batch)
         axes = range(len(target.shape) - 1)
         count = counted(ops, batch, ops.ones_like(target), axes)
         center = counted(ops, batch, target, axes) / count
@@ -213,7 +215,8 @@ class Regression(Supervised):
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the columns, the examples of the largest errors, and predicted against true."""
-        totals, files = evaluation.totals, dict[str, Callable[[Path], None]]()
+        totals = evaluation.totals
+        files = dict[str, Callable[[Path], None]]()
         rows = [
             (name, float(absolute / count), float(np.sqrt(squared / count)), float(r2))
             for name, absolute, squared, count, r2 in zip(
@@ -229,7 +232,8 @@ class Regression(Supervised):
         count = len(evaluation.outputs)
         if not count:
             return Report(files, tables)
-        true, predicted = self._read(source, count), self.predicted(evaluation.outputs)
+        true = self._read(source, count)
+        predicted = self.predicted(evaluation.outputs)
         files["predicted.png"] = partial(
             pictures.predicted,
             true=true.reshape(-1, true.shape[-1]),

@@ -22,7 +22,8 @@ def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> Non
       split: its name.
       of_text: whether it tells documents apart that the dataset has encoded.
     """
-    low, high = float(weight.min(initial=0)), float(weight.max(initial=0))
+    low = float(weight.min(initial=0))
+    high = float(weight.max(initial=0))
     if low < 0 or not math.isfinite(low + high):
         raise refuse(
             "task.label_weight",
@@ -52,7 +53,8 @@ def check_tokens(tokens: Array, key: str, name: str, units: int, split: str) -> 
       units: V.
       split: its name.
     """
-    low, high = int(tokens.min(initial=0)), int(tokens.max(initial=0))
+    low = int(tokens.min(initial=0))
+    high = int(tokens.max(initial=0))
     if low < 0 or high >= units:
         raise refuse(
             f"task.{key}",
@@ -74,7 +76,8 @@ def checked_prompt(
       length: of a row, T.
       ends_are_inputs: whether the model learns what follows the end of a document, which then is the prompt of null.
     """
-    text, end = sample.prompt, vocabulary.end if ends_are_inputs else None
+    text = sample.prompt
+    end = vocabulary.end if ends_are_inputs else None
     try:
         found = vocabulary.encode("\n" if text is None else text)
     except EncodingError:

@@ -17,7 +17,8 @@ from runner.tracking.mlflow_import import set_environment
 if TYPE_CHECKING:
     from runner.tracking import start, tracker
 else:
-    start, tracker = late("runner.tracking.start"), late("runner.tracking.tracker")
+    start = late("runner.tracking.start")
+    tracker = late("runner.tracking.tracker")
 
 __all__ = ["Status", "Tracker", "default_uri", "open_tracker"]
 

@@ -31,7 +31,8 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
 
 
 def _mark(client: MlflowClient, run: Run) -> None:
-    run_id, pid = run.info.run_id, tags_of(run.data.tags)[PID]
+    run_id = run.info.run_id
+    pid = tags_of(run.data.tags)[PID]
     why = f"ended without a word: process {pid} on {platform.node()} was gone"
     client.set_tag(run_id, NOTE, why)
     if (told := page.ended_without_a_word(run.data.tags.get(page.TAG), why)) is not None:

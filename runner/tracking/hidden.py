@@ -16,9 +16,22 @@ _PREFIX = "mlflow."
 _BOOKKEEPING = frozenset(
     f"runner.{word}"
     for word in (
-        *("host", "pid", "boot", "code", "config", "params", "metrics", "git.changed", "checkpoints"),
+        "host",
+        "pid",
+        "boot",
+        "code",
+        "config",
+        "params",
+        "metrics",
+        "git.changed",
+        "checkpoints",
         *("against", "cluster", "optimizer", "task", "tracking", "trainer"),  # params say it, where it matters
-        *("varied", "sweep.job", "sweep.argv", "sweep.signature", "sweep.folder", "sweep.best_run_id"),
+        "varied",
+        "sweep.job",
+        "sweep.argv",
+        "sweep.signature",
+        "sweep.folder",
+        "sweep.best_run_id",
     )
 )
 _VARIED = "varied."  # a job's values of what its sweep varies; its name and its params say them

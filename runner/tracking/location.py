@@ -102,7 +102,8 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None)
     """
     runs = f"experiments/{experiment_id}/runs"
     columns = f"&viewStateShareKey={view}" if view else ""
-    server, serve = without_userinfo(uri).rstrip("/"), list[str]()
+    server = without_userinfo(uri).rstrip("/")
+    serve = list[str]()
     if not is_http(uri):
         found = serving.find(run_id)
         port = free_port()

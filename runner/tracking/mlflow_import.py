@@ -24,7 +24,8 @@ def quiet() -> None:
 
 def _mask(record: logging.LogRecord) -> bool:
     """Takes secrets of URIs out of what MLflow logs, which goes to stderr."""
-    record.msg, record.args = scrub(record.getMessage()), None
+    record.msg = scrub(record.getMessage())
+    record.args = None
     if record.exc_info:
         record.exc_text = scrub(logging.Formatter().formatException(record.exc_info))
     return True

@@ -73,7 +73,8 @@ def _packages(*, is_legacy: bool) -> list[str]:
 @contextlib.contextmanager
 def pointed_at(uri: str) -> Iterator[None]:
     """Points MLflow's global state at a store for a while; it writes its own variable into the environment."""
-    before, variable = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    before = mlflow.get_tracking_uri()
+    variable = os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(uri)
     try:
         yield

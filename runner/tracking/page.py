@@ -62,7 +62,8 @@ class Page:
           address: of the run's page, relative to the server's.
         """
         why = f": {_safe(self.ended)}" if self.ended and status != "RUNNING" else ""
-        told, facts = [f"**{_WORDS.get(status, status)}**{why}"], dict(self.facts)
+        told = [f"**{_WORDS.get(status, status)}**{why}"]
+        facts = dict(self.facts)
         if self.results:
             so_far = "result" if status == "FINISHED" else "result so far"
             told.append(f"{so_far}: " + ", ".join(_result(*one) for one in sorted(self.results.items())))

@@ -9,7 +9,9 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-HOST, PID, BOOT = "runner.host", "runner.pid", "runner.boot"
+HOST = "runner.host"
+PID = "runner.pid"
+BOOT = "runner.boot"
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the one outside all containers
 _ZOMBIE = "ended"  # and not yet reaped by its parent
 
@@ -33,7 +35,8 @@ def is_gone(tags: Mapping[str, str]) -> bool:
     Args:
       tags: of a run, as `identity` made them.
     """
-    pid, parts = tags.get(PID, ""), tags.get(BOOT, "").split("/")
+    pid = tags.get(PID, "")
+    parts = tags.get(BOOT, "").split("/")
     if tags.get(HOST) != platform.node() or not pid.isdigit() or len(parts) != 3 or not parts[0]:
         return False
     boot, namespace, started = parts

@@ -8,7 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-KEY_LIMIT, PARAM_LIMIT, TAG_LIMIT = 250, 6000, 8000  # MLflow's own; longer params it cuts without a word
+# MLflow's own; longer params it cuts without a word
+KEY_LIMIT = 250
+PARAM_LIMIT = 6000
+TAG_LIMIT = 8000
 
 
 class Point(NamedTuple):

@@ -22,14 +22,16 @@ POINTS_A_CALL = 1000  # MLflow's limit
 # What MLflow itself says of a record. The same words by a proxy's status (404 while the server behind it starts) don't
 # count, and a database's trouble is the record's fault only where its rows are.
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
-_BY_DATABASE, _BAD_ROWS = "BAD_REQUEST", ("IntegrityError", "DataError")
+_BY_DATABASE = "BAD_REQUEST"
+_BAD_ROWS = ("IntegrityError", "DataError")
 
 
 class Sender:
     """Stores groups of records in one run."""
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
-        self._client, self._run_id = client, run_id
+        self._client = client
+        self._run_id = run_id
 
     def __call__(self, group: list[Record], *, unsure: bool) -> None:
         """Stores a group: either points only, or one other record.

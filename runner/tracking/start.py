@@ -96,7 +96,8 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     params = clean_params(spec.params)
     try:
         run = store.client.get_run(run_id)
-        listed, tags = spec.stored()[0], tags_of(run.data.tags)
+        listed = spec.stored()[0]
+        tags = tags_of(run.data.tags)
         before = params_of(run.data.params, tags)
         changed = {f"resumed.{k}": v for k, v in params.items() if before.get(k, v) != v}
         store.client.update_run(run_id, status="RUNNING")

@@ -21,7 +21,8 @@ from runner.tracking.mlflow_import import quiet
 from runner.tracking.probe import probe, refused_by, unusable
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
-_KIND_TAG, _TRAINING = "mlflow.experimentKind", "custom_model_development"
+_KIND_TAG = "mlflow.experimentKind"
+_TRAINING = "custom_model_development"
 _PAGE = 1000  # runs that a store is asked for at once
 
 

@@ -22,7 +22,8 @@ class StoredRun(Attachment):
     """A run in an MLflow store."""
 
     def __init__(self, store: Store, run_id: str) -> None:
-        self._store, self._run_id = store, run_id
+        self._store = store
+        self._run_id = run_id
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Stores a point of each metric; an infinite value as NaN."""

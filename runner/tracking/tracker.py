@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 else:
     models = late("runner.tracking.models")  # at a run's end, with what is slow of MLflow
 
-_ENDING_ATTEMPTS, _ENDING_DELAY_S = 3, 0.5
+_ENDING_ATTEMPTS = 3
+_ENDING_DELAY_S = 0.5
 _LATER = "stored at the next start, or by"
 
 
@@ -50,13 +51,16 @@ class MlflowTracker(Tracker):
           root: the project's folder, in whose outputs a file is written of what could not be stored.
           finish_timeout_s: longest wait of `finish` for a store that is away.
         """
-        self._store, self.run_id = store, run_id
-        self._root, self._finish_timeout_s = root, finish_timeout_s
+        self._store = store
+        self.run_id = run_id
+        self._root = root
+        self._finish_timeout_s = finish_timeout_s
         self._send = Sender(store.client, run_id)
         self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
         self._names: dict[str, str] = {}
         self._nonfinite: set[str] = set()
-        self._last_step, self._described = 0, ""
+        self._last_step = 0
+        self._described = ""
         self._view: str | None = None  # key of the columns that the list of runs opens with
         self._finished = False
         self._notes: list[str] = []
@@ -183,7 +187,8 @@ class MlflowTracker(Tracker):
         """Writes records to a file that the next run finds; returns whether that worked."""
         if not records:
             return True
-        name, kept = f"{self.run_id}.{suffix}", True
+        name = f"{self.run_id}.{suffix}"
+        kept = True
         try:
             path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records)
         except TrackingError as error:

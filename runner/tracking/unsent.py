@@ -23,7 +23,8 @@ from runner.tracking.records import Record, from_json, to_json
 from runner.tracking.send import Sender, groups, may_pass
 
 _REJECTED = ".rejected.jsonl"
-_REPLAY_ATTEMPTS, _REPLAY_DELAY_S = 3, 0.5
+_REPLAY_ATTEMPTS = 3
+_REPLAY_DELAY_S = 0.5
 
 
 def write(path: Path, uri: str, run_id: str, records: Sequence[Record]) -> None:

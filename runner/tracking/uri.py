@@ -111,7 +111,8 @@ def _default_driver(kind: str) -> str:
 
 def _check_server(key: str, uri: str, rest: str) -> None:
     try:
-        host, port = urlsplit(uri).hostname, urlsplit(uri).port
+        host = urlsplit(uri).hostname
+        port = urlsplit(uri).port
     except ValueError:
         raise _refused(key, uri, "its port is no number from 0 to 65535", "as http://host:5000") from None
     if not rest.startswith("//") or not host or port == 0 or re.search(r"\s", uri):

@@ -23,8 +23,11 @@ _PARAMS = {
     "trainer.epochs": 120,
     "engine": 120,
 }
-_NAME, _CREATED = "attributes.`Run Name`", "runDateAndNestInfo"
-_RESULT, _WIDE = 120, 300  # pixels
+_NAME = "attributes.`Run Name`"
+_CREATED = "runDateAndNestInfo"
+# pixels
+_RESULT = 120
+_WIDE = 300
 
 
 def save(store: Store, name: str, metrics: Sequence[str]) -> str | None:
@@ -39,7 +42,8 @@ def save(store: Store, name: str, metrics: Sequence[str]) -> str | None:
       The key that a link names; None where the store does not take the tag, for a link with a key that is not there
       opens with an error.
     """
-    tag, state = _TAG + name, json.dumps(_state(metrics))
+    tag = _TAG + name
+    state = json.dumps(_state(metrics))
     try:
         if store.client.get_experiment(store.experiment_id).tags.get(tag) != state:
             store.client.set_experiment_tag(store.experiment_id, tag, state)

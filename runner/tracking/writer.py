@@ -12,7 +12,8 @@ from typing import Protocol
 from runner.tracking.reason import reason
 from runner.tracking.records import Point, Record
 
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.25, 4.0
+_FIRST_DELAY_S = 0.25
+_LONGEST_DELAY_S = 4.0
 _POLL_S = 0.01
 _MOST_OUTAGES = 10  # that are told of: a store that comes and goes all day must not fill a log
 
@@ -58,11 +59,15 @@ class _Lane:
 
     def done(self) -> None:
         """Lets go of the group."""
-        self.group, self.unsure, self.delay, self.due = [], False, _FIRST_DELAY_S, 0.0
+        self.group = []
+        self.unsure = False
+        self.delay = _FIRST_DELAY_S
+        self.due = 0.0
 
     def failed(self) -> None:
         """Keeps the group for a later attempt."""
-        self.unsure, self.due = True, time.monotonic() + self.delay
+        self.unsure = True
+        self.due = time.monotonic() + self.delay
         self.delay = min(2 * self.delay, _LONGEST_DELAY_S)
 
 
@@ -95,12 +100,17 @@ class Writer:
         """
         self.rejected: list[Record] = []
         self.left_out = 0  # points, because more than `most_waiting` waited
-        self._send, self._may_pass, self._warn = send, may_pass, warn
-        self._interval_s, self._most_waiting, self._outages = interval_s, most_waiting, 0
+        self._send = send
+        self._may_pass = may_pass
+        self._warn = warn
+        self._interval_s = interval_s
+        self._most_waiting = most_waiting
+        self._outages = 0
         self._points = _Lane(batch, "points are kept and stored when it is back")
         self._others = _Lane(1, "tags and files are kept and stored when that is mended")
         self._taking = threading.Lock()
-        self._wake, self._abandoned = threading.Event(), threading.Event()
+        self._wake = threading.Event()
+        self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tracking-writer", daemon=True)
         self._thread.start()
 

@@ -14,7 +14,9 @@ from runner.task.base import Evaluation
 
 _SECONDS_BETWEEN_LINES = 10.0
 _UNREAD = "-"
-_LARGE, _SMALL = 1e5, 5e-4  # from which, and below which, four decimals say too much or too little
+# from which, and below which, four decimals say too much or too little
+_LARGE = 1e5
+_SMALL = 5e-4
 
 Means = Mapping[str, float]  # metric to the mean of the steps that were read, NaN where none was; the loss first
 
@@ -88,13 +90,17 @@ class LineDisplay(Display):
     """A line every few seconds and one an epoch, for logs and pipes."""
 
     def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
-        self._console, self._epochs, self._evaluated = console, epochs, evaluated
-        self._epoch, self._steps = "", 0
+        self._console = console
+        self._epochs = epochs
+        self._evaluated = evaluated
+        self._epoch = ""
+        self._steps = 0
         self._shown = time.monotonic()
 
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:  # noqa: ARG002
         """Notes the epoch."""
-        self._epoch, self._steps = f"epoch {epoch + 1}/{self._epochs}", steps
+        self._epoch = f"epoch {epoch + 1}/{self._epochs}"
+        self._steps = steps
 
     def update(self, done: int, rate: float, means: Means) -> None:
         """Prints a line when the last one is some seconds old."""
@@ -114,7 +120,9 @@ class BarDisplay(Display):
     """A progress bar an epoch."""
 
     def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
-        self._epochs, self._epoch, self._evaluated = epochs, "", evaluated
+        self._epochs = epochs
+        self._epoch = ""
+        self._evaluated = evaluated
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

@@ -45,7 +45,8 @@ class StepsPerCall:
     def __init__(self, fixed: int | None, bytes_a_step: int, most: int = _MOST_STEPS) -> None:
         self._fixed = fixed
         self.capacity = fixed or max(1, min(most, _MOST_BYTES // max(bytes_a_step, 1)))
-        self.steps, self._seen = fixed or 1, 0
+        self.steps = fixed or 1
+        self._seen = 0
 
     def observe(self, seconds_a_step: float) -> None:
         """Takes the time of a finished call; the first one compiled, and says nothing."""
@@ -133,7 +134,8 @@ class Examples:
             done = 0
             while done < plan.steps:
                 steps = min(size(done), plan.steps - done)
-                indices, weight = plan.indices[done : done + steps], plan.weights[done : done + steps]
+                indices = plan.indices[done : done + steps]
+                weight = plan.weights[done : done + steps]
                 yield self._begun(epoch, indices), indices, weight
                 done += steps
 
@@ -280,7 +282,9 @@ def training(
       most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
       number: of these batches in the run, by which its processes speak of them.
     """
-    team, name, made = current(), f"feed {number}", list[Batches]()
+    team = current()
+    name = f"feed {number}"
+    made = list[Batches]()
 
     def size(taken: int) -> int:  # by the time that process 0's calls took
         def chosen_now() -> int:
@@ -341,7 +345,8 @@ def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:
       config: checked.
       microbatches: parts that a batch is computed in, each of which is spread over the mesh.
     """
-    team, axes = current(), config.mesh.axes
+    team = current()
+    axes = config.mesh.axes
     axis = batch_axis(config.layout, axes)
     if team.count == 1 or axis is None:
         return None

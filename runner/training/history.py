@@ -52,8 +52,13 @@ class History:
           by_batch: a last, smaller batch counts as one in the means.
           on_nan: `trainer.on_nan`.
         """
-        self._log, self._window, self._learning_rate, self._on_nan = log, window, learning_rate, on_nan
-        self._batch_size, self._by_batch, self._watches = batch_size, by_batch, on_nan != "continue"
+        self._log = log
+        self._window = window
+        self._learning_rate = learning_rate
+        self._on_nan = on_nan
+        self._batch_size = batch_size
+        self._by_batch = by_batch
+        self._watches = on_nan != "continue"
         self._tokens = tokens
         self._pending: deque[tuple[int, Pending]] = deque()
         self._last_step = 0
@@ -178,9 +183,11 @@ class History:
         order = [0, *(1 + before.names.index(name) for name in names)]
         before.train = [(at, {name: means[name] for name in names}) for at, means in before.train]
         before.epochs = [(at, {name: means[name] for name in names}) for at, means in before.epochs]
-        before.open, before.epoch = [row[order] for row in before.open], before.epoch[order]
+        before.open = [row[order] for row in before.open]
+        before.epoch = before.epoch[order]
         before.names = names
-        self._last_step, self.past = step, before
+        self._last_step = step
+        self.past = before
 
     def latest(self) -> dict[str, float]:
         """Returns the last value of each metric."""

@@ -39,7 +39,8 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
 
 def _check_batch(config: RunConfig, examples: int) -> None:
     """Refuses a batch that the split can't fill, or that padding fills by more than what the mesh asks for."""
-    batch, whole = config.dataset.batch_size, _batch_axis(config) * config.trainer.accumulate_steps
+    batch = config.dataset.batch_size
+    whole = _batch_axis(config) * config.trainer.accumulate_steps
     most = examples // whole * whole if config.dataset.remainder == "drop" else _rounded_up(examples, whole)
     if batch > most:
         raise refuse(
@@ -56,7 +57,8 @@ def total_steps(config: RunConfig, examples: int) -> int:
     Raises:
       ConfigError: as `epoch_steps`; there are more than can be counted; or the learning rate overflows in one.
     """
-    per_epoch, epochs = epoch_steps(config, examples), config.trainer.epochs
+    per_epoch = epoch_steps(config, examples)
+    epochs = config.trainer.epochs
     total = epochs * per_epoch
     if total > _MOST_STEPS:
         raise refuse(
@@ -91,7 +93,8 @@ def check_memory(config: RunConfig, source: DataSource) -> None:
     Raises:
       ConfigError: they take more than 4 GiB.
     """
-    epoch, most = epoch_steps(config, source.size), _most_steps(config, source)
+    epoch = epoch_steps(config, source.size)
+    most = _most_steps(config, source)
     for key, calls in (("trainer.steps_per_call", 1), ("dataset.prefetch", config.dataset.prefetch)):
         a_call = min(config.trainer.steps_per_call or 1, epoch)
         if min(a_call * calls, epoch) > most:

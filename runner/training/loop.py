@@ -113,19 +113,22 @@ class _Run:
 
     def batches(self, epoch: int) -> feed.Batches:
         """Returns the batches of an epoch, or of what is left of it; those that were begun ahead where they fit."""
-        first, ahead = epoch * self.per_epoch, self.ahead
+        first = epoch * self.per_epoch
+        ahead = self.ahead
         if ahead is not None and ahead[0] == epoch and self.step <= first:
             self.ahead = None
             return ahead[1]
         self.close()
-        saver, profiler = self.hooks.saver, self.hooks.profiler
+        saver = self.hooks.saver
+        profiler = self.hooks.profiler
         self.fed += 1
 
         def most(taken: int) -> int | None:
             bounds = (saver.steps_left(first + taken), profiler.steps_left(first + taken))
             return min((bound for bound in bounds if bound is not None), default=None)
 
-        done, train = max(self.step - first, 0), self.splits.train
+        done = max(self.step - first, 0)
+        train = self.splits.train
         placed = self.config, train, epoch, self.per_epoch, self.chosen, self.engine.place
         return feed.training(*placed, done, most, self.fed)
 
@@ -136,7 +139,8 @@ class _Run:
 
     def close(self) -> None:
         """Gives up what was begun ahead."""
-        ahead, self.ahead = self.ahead, None
+        ahead = self.ahead
+        self.ahead = None
         if ahead is not None:
             ahead[1].close()
 
@@ -212,8 +216,10 @@ def train(
 
 
 def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None) -> _Run:
-    trainer, train = config.trainer, splits.train
-    per_epoch, total = lengths.epoch_steps(config, train.size), lengths.total_steps(config, train.size)
+    trainer = config.trainer
+    train = splits.train
+    per_epoch = lengths.epoch_steps(config, train.size)
+    total = lengths.total_steps(config, train.size)
 
     def rate(step: int) -> float:
         return float(schedules.learning_rate(config.optimizer, step, total))
@@ -236,7 +242,9 @@ def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHo
 
 def _train_epochs(run: _Run) -> str:
     """Trains to the end; returns why it ended."""
-    trainer, history, hooks = run.config.trainer, run.history, run.hooks
+    trainer = run.config.trainer
+    history = run.history
+    hooks = run.hooks
     for epoch in range(_first_epoch(run.step, run.per_epoch, history), trainer.epochs):
         # Asked before the epoch and not after it, so that a run that goes on from its end trains no step more.
         reason = stopping.reason(trainer.early_stopping, run.stops_by, history.evaluations)
@@ -261,7 +269,9 @@ def _train_epochs(run: _Run) -> str:
 
 def _train_epoch(run: _Run, epoch: int) -> None:
     """Trains one epoch, or the rest of it."""
-    first, history, hooks = epoch * run.per_epoch, run.history, run.hooks
+    first = epoch * run.per_epoch
+    history = run.history
+    hooks = run.hooks
     done = run.step - first
     hooks.display.start_epoch(epoch, run.per_epoch, done)
     if not done:
@@ -302,7 +312,9 @@ def _go_back(run: _Run, error: NotFiniteError) -> None:
     Step `error.step` computed its loss with the weights that the step before left. A checkpoint of these would give
     the same loss again, so a good one has fewer steps.
     """
-    trainer, history, hooks = run.config.trainer, run.history, run.hooks
+    trainer = run.config.trainer
+    history = run.history
+    hooks = run.hooks
     if trainer.on_nan != "restore":
         raise error
     if len(history.past.restores) >= trainer.nan_restores:
@@ -336,8 +348,11 @@ def _take_best(run: _Run, goal: Objective) -> tuple[int, Evaluation]:
 
     Those are a checkpoint's, or the last ones. Where they are not of the best evaluation, that is said.
     """
-    evaluations, checkpoint, notify = dict(run.history.evaluations), None, run.hooks.notify
-    last, best = run.history.evaluations[-1], stopping.best(goal, run.history.evaluations)
+    evaluations = dict(run.history.evaluations)
+    checkpoint = None
+    notify = run.hooks.notify
+    last = run.history.evaluations[-1]
+    best = stopping.best(goal, run.history.evaluations)
     if best is None:
         return last
     try:
@@ -389,7 +404,9 @@ def _evaluate(run: _Run, examples: feed.Examples, *, keep_outputs: bool) -> Eval
 
 def _mean(batches: Sequence[Evaluation]) -> Evaluation:
     """Returns the plain mean over batches, whatever their sizes."""
-    names, totals, outputs = batches[0].metrics, batches[0].totals, [one.outputs for one in batches]
+    names = batches[0].metrics
+    totals = batches[0].totals
+    outputs = [one.outputs for one in batches]
     kept = all(len(rows) for rows in outputs)  # an engine keeps no more of them than memory is good for
     return Evaluation(
         {name: float(np.mean([one.metrics[name] for one in batches])) for name in names},

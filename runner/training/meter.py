@@ -40,11 +40,13 @@ class Meter:
 
     def restart(self) -> None:
         """Starts the clock again after something that is not training."""
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
 
     def call_done(self, steps: int) -> float:
         """Counts a call that has just returned; returns the seconds a step of the latest calls."""
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         seconds = wall - self._wall
         self._calls += 1
         if self._calls > _WARM_UP_CALLS:
@@ -55,7 +57,8 @@ class Meter:
             self._note(steps, seconds)
         else:
             self.recent = steps / seconds if seconds > 0 else 0.0
-        self._wall, self._cpu = wall, cpu
+        self._wall = wall
+        self._cpu = cpu
         return 1.0 / self.recent if self.recent else 0.0
 
     def _note(self, steps: int, seconds: float) -> None:
@@ -78,13 +81,15 @@ class Meter:
 
     def waited(self) -> None:
         """Counts the time since the last call as its own: a call returns before its devices are done."""
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         if self._calls > _WARM_UP_CALLS:
             self.seconds += wall - self._wall
             self.cpu_seconds += cpu - self._cpu
         if self._latest:
             self._note(0, wall - self._wall)
-        self._wall, self._cpu = wall, cpu
+        self._wall = wall
+        self._cpu = cpu
 
     @property
     def input_wait(self) -> float:

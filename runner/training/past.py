@@ -151,7 +151,8 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
         _check_form(arrays, _FORMAT_1 | {name: form for name, form in _LATER_FORMAT_1.items() if name in arrays})
         arrays = _from_format_1(arrays, 1)
     arrays = _with_epochs(arrays)
-    names, evaluated = _names(arrays, "train"), _names(arrays, "evaluations")
+    names = _names(arrays, "train")
+    evaluated = _names(arrays, "evaluations")
     tables = [("train", names), ("open", names), ("epoch", names), ("epochs", names), ("evaluations", evaluated)]
     columns: dict[str, tuple[int, int | None]] = {
         f"{table}/{name}": (1, None) for table, those in tables for name in those
@@ -187,7 +188,8 @@ def _check_form(arrays: Mapping[str, Array], wanted: Mapping[str, tuple[int, int
     if set(arrays) != set(wanted):
         raise ValueError(f"its history must hold {', '.join(wanted)}")
     for name, (rank, last) in wanted.items():
-        array, dtype = arrays[name], np.int64 if name == _LAST_TOTALS else np.float64
+        array = arrays[name]
+        dtype = np.int64 if name == _LAST_TOTALS else np.float64
         if array.ndim != rank or array.dtype != dtype or last not in (None, array.shape[-1]):
             raise ValueError(f"{name} of its history has another form")
 
@@ -222,7 +224,9 @@ def _is_format_1(arrays: Mapping[str, Array]) -> bool:
 def _from_format_1(arrays: Mapping[str, Array], batch_size: int) -> dict[str, Array]:
     """Returns the arrays of format 1 in the present form; its last evaluation's totals are left out."""
     none = np.zeros((0, 3))
-    train, steps, done = arrays["train"], arrays["open"], arrays["evaluations"]
+    train = arrays["train"]
+    steps = arrays["open"]
+    done = arrays["evaluations"]
     found = {
         "train": train[:, 0],
         "open": np.full(len(steps), float(batch_size)),

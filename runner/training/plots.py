@@ -48,7 +48,8 @@ def curves(
     """
     first = [*(means for _, means in train[:1]), *(one.metrics for _, one in evaluations[:1])]
     names = list(dict.fromkeys(name for metrics in first for name in metrics))
-    rows, columns = max(-(-len(names) // _COLUMNS), 1), min(max(len(names), 1), _COLUMNS)
+    rows = max(-(-len(names) // _COLUMNS), 1)
+    columns = min(max(len(names), 1), _COLUMNS)
     figure, panels = subplots(rows, columns, figsize=(5.5 * columns, 4.2 * rows))
     whole = _by_epoch(train, steps_per_epoch)
     flat = np.ravel(np.asarray(panels, object))
@@ -113,9 +114,11 @@ def sharding(
     """
     figure, panels = subplots(len(pieces), _COLUMNS, figsize=(11, 4.6 * len(pieces)))
     for row, (name, held) in zip(np.reshape(panels, (-1, _COLUMNS)), pieces.items(), strict=True):
-        shape, dims = (batch_size, *specs[name].shape), (_EXAMPLES, *_dim_names(specs[name]))
+        shape = (batch_size, *specs[name].shape)
+        dims = (_EXAMPLES, *_dim_names(specs[name]))
         if len(shape) == 1:  # an example is one number: drawn as a row of them
-            shape, dims = (batch_size, 1), (_EXAMPLES, name)
+            shape = (batch_size, 1)
+            dims = (_EXAMPLES, name)
             held = {device: (*spans, (0, 1)) for device, spans in held.items()}
         for panel, (down, across) in zip(row, ((0, 1), (1, 2)), strict=True):
             if across < len(shape):
@@ -141,7 +144,8 @@ def _draw_view(panel: Axes, pieces: Pieces, dims: tuple[int, int], axes: Mapping
     for device, spans in pieces.items():
         held.setdefault((spans[dims[0]], spans[dims[1]]), []).append(device)
     for (rows, columns), devices in held.items():
-        width, height = columns[1] - columns[0], rows[1] - rows[0]
+        width = columns[1] - columns[0]
+        height = rows[1] - rows[0]
         place = _shared_place(devices, axes) if len(held) > 1 else {}
         face = palette.of_part(axes, place)
         panel.add_patch(
@@ -162,7 +166,8 @@ def _shared_place(devices: Sequence[int], axes: Mapping[str, int]) -> dict[str, 
 
 def _numbers(devices: Sequence[int]) -> str:
     """Returns numbers as `0, 2, 4, 6`, and those that follow each other as `0 to 7`."""
-    first, last = min(devices), max(devices)
+    first = min(devices)
+    last = max(devices)
     if len(devices) > 2 and sorted(devices) == list(range(first, last + 1)):
         return f"{first} to {last}"
     return ", ".join(map(str, sorted(devices)))

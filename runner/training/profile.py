@@ -24,7 +24,9 @@ class Profiler:
     def __init__(self, config: ProfileConfig, trace: Trace, folder: Path) -> None:
         """Takes what makes a trace of what runs in its context."""
         self.folder = folder / FOLDER
-        self._start, self._steps, self._trace = config.start, config.steps, trace
+        self._start = config.start
+        self._steps = config.steps
+        self._trace = trace
         self._open = ExitStack()
         self._running = self._done = False
 
@@ -59,7 +61,8 @@ class Profiler:
 
     def close(self) -> None:
         """Ends a trace that is still running."""
-        self._done, self._running = self._done or self._running, False
+        self._done = self._done or self._running
+        self._running = False
         self._open.close()
 
 
@@ -73,7 +76,8 @@ def check(config: RunConfig, total: int) -> None:
     Raises:
       ConfigError: it ends before.
     """
-    start, steps = config.trainer.profile.start, config.trainer.profile.steps
+    start = config.trainer.profile.start
+    steps = config.trainer.profile.steps
     if start is not None and start > total - steps:
         raise refuse(
             "trainer.profile.start",

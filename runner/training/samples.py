@@ -16,7 +16,9 @@ from runner.processes.team import current
 from runner.task.base import Task
 
 FOLDER = "samples"
-_MOST_LINES, _MOST_WIDE = 12, 100  # that are shown at a run's end
+# that are shown at a run's end
+_MOST_LINES = 12
+_MOST_WIDE = 100
 
 
 def sample(
@@ -69,7 +71,11 @@ class Samples:
           folder: the run's.
           keep: takes a file and the artifacts' folder that it belongs to.
         """
-        self._config, self._engine, self._task, self._folder, self._keep = config, engine, task, folder, keep
+        self._config = config
+        self._engine = engine
+        self._task = task
+        self._folder = folder
+        self._keep = keep
         self._texts: dict[int, str] = {}
 
     def take(self, step: int, before: Callable[[], None] = lambda: None) -> None:

@@ -72,11 +72,15 @@ def reason(config: EarlyStoppingConfig, goal: Objective | None, evaluations: Eva
     """
     if goal is None:
         return None
-    best_step, best_value, waited = 0, goal.worst, 0
+    best_step = 0
+    best_value = goal.worst
+    waited = 0
     for step, evaluation in evaluations:
         value = goal.value(evaluation)
         if goal.improves(value, best_value, config.min_delta):
-            best_step, best_value, waited = step, value, 0
+            best_step = step
+            best_value = value
+            waited = 0
         else:
             waited += 1
         if waited >= config.patience:

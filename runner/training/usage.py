@@ -11,9 +11,12 @@ from runner.host.gpus import Gpus
 from runner.processes.team import Team
 from runner.training.history import LogPoints
 
-CPU, MEMORY = "cpu_percent", "memory_mb"
+CPU = "cpu_percent"
+MEMORY = "memory_mb"
 _EVERY_S = 5.0
-_FIRST, _FIRST_EVERY_S = 10, 1.0  # measurements at a run's start, which a short run has its curve of
+# measurements at a run's start, which a short run has its curve of
+_FIRST = 10
+_FIRST_EVERY_S = 1.0
 
 
 class Usage:
@@ -47,9 +50,13 @@ class ProcessUsage(Usage):
           every_s: seconds between two measurements of a process.
           gpus: that the mesh is made of; null: it is not of GPUs.
         """
-        self._team, self._log, self._every_s, self._due = team, log, every_s, 0.0
+        self._team = team
+        self._log = log
+        self._every_s = every_s
+        self._due = 0.0
         self._process = psutil.Process()
-        self._measured, self._gpus = 0, gpus
+        self._measured = 0
+        self._gpus = gpus
         self._cpu, self._wall = 0.0, float(self._process.create_time())
         self._unlogged: dict[int, Mapping[str, float]] = {}
         self._logged: dict[int, int] = {}  # process -> step of its last point
@@ -70,8 +77,10 @@ class ProcessUsage(Usage):
 
     def _cpu_percent(self) -> float:
         """Returns the share of one core that this process took since the last time, all its threads together."""
-        before, since = self._cpu, self._wall
-        self._cpu, self._wall = time.process_time(), time.time()
+        before = self._cpu
+        since = self._wall
+        self._cpu = time.process_time()
+        self._wall = time.time()
         return 100.0 * (self._cpu - before) / max(self._wall - since, 1e-3)
 
     def finish(self, step: int) -> None:

@@ -105,15 +105,19 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
     reference, *found = (read_arrays(folder / f"{side}.npz") for side in said)
     spread = read_arrays(folder / "spread.npz")
     told = said["reference"]
-    terms, size, precision = told["terms"], told["noise"], told.get("precision", config.engine.precision)
+    terms = told["terms"]
+    size = told["noise"]
+    precision = told.get("precision", config.engine.precision)
     bad = np.flatnonzero(~np.isfinite(reference["loss"]))
     if len(bad):
         raise EngineError(
             f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, and nothing "
             "can be compared from there; lower optimizer.learning_rate or verify.steps"
         )
-    judging, first = padding.compared(found[-1]), padding.compared(found[0])
-    sums, kept = noise_of_sums(terms, precision), stored(config.engine.state)
+    judging = padding.compared(found[-1])
+    first = padding.compared(found[0])
+    sums = noise_of_sums(terms, precision)
+    kept = stored(config.engine.state)
     try:
         checks = compare(reference, spread, first, size, sums=sums, stored=kept)
         if peers is not None:
@@ -125,6 +129,7 @@ def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Veri
                 checks = both
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
-    every, steps = (*checks, *padding.checks(found[-1])), len(reference["loss"])
+    every = (*checks, *padding.checks(found[-1]))
+    steps = len(reference["loss"])
     axes = mesh.describe(config.mesh.axes)
     return Verification(every, steps, axes, terms, size, peers, precision, kept, config.verify.steps)

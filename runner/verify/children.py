@@ -64,7 +64,9 @@ def run_children(
       ConfigError: a side refused the config.
       EngineError: one failed, or its process ended without a word.
     """
-    waiting, running, said = list(sides), dict[str, Child](), dict[str, Outcome]()
+    waiting = list(sides)
+    running = dict[str, Child]()
+    said = dict[str, Outcome]()
     try:
         while waiting or running:
             while waiting and len(running) < together:
@@ -99,7 +101,8 @@ def _log(logs: Path, side: str) -> Path:
 
 
 def _said(side: str, code: int, folder: Path, logs: Path, place: Place | None) -> Outcome:
-    said, log = folder / outcome_file(side, place), _log(logs, side)
+    said = folder / outcome_file(side, place)
+    log = _log(logs, side)
     if not said.exists():
         how = f"was killed by signal {-code}" if code < 0 else f"exited {code}"
         raise EngineError(f"verify's {side} process {how}; its output is in {log}")

@@ -68,7 +68,8 @@ ULPS = 4.0
 _EXACTLY = 1e-6
 # What a training from the start leads to, and how far one device may differ from itself there, as a share of the
 # largest new entry: beyond it nothing is compared.
-_TRAINED, _CHAOS = ("parameter", "statistic", "slot", "average"), 0.5
+_TRAINED = ("parameter", "statistic", "slot", "average")
+_CHAOS = 0.5
 SIZE = "size"  # in place of a rank: the size of the whole array
 
 
@@ -241,7 +242,8 @@ def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises)
     own = noise_of(owner, noises.products, noises.sums)
     if part == points.GRADIENT:
         found = _ranked("point", key, owner, 1.6, arrays, size_noise=own)
-        exact, left = reference.get(points.prefix(point, points.EXACT) + path), noises.cancelling[key]
+        exact = reference.get(points.prefix(point, points.EXACT) + path)
+        left = noises.cancelling[key]
         # Not 0 itself: no gradient arrives then, and whether one would be right is not shown.
         cancels = exact is not None and 0 < _largest(exact) < _EXACTLY * left
         return replace(found, zero=found.passed and cancels and 0 < _largest(arrays.expected) < left)
@@ -316,7 +318,8 @@ def _ranked(
     expected, moved, (*ranked, wild) = arrays.expected, arrays.moved, arrays.spread
     new = _largest(moved)
     scale = new or _largest(expected)
-    difference, spread = at_ranks(arrays.found, expected), np.asarray(ranked)
+    difference = at_ranks(arrays.found, expected)
+    spread = np.asarray(ranked)
     ulps = ULPS * _epsilon(expected) * _largest(expected)
     tolerance = FACTOR * spread + ulps + sums * new + stored * at_ranks(expected, np.zeros_like(expected))
     size = at_ranks(moved, np.zeros_like(moved))

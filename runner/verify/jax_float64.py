@@ -56,7 +56,8 @@ def _evaluated(jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any]) ->
 
 def _done(equation: JaxprEqn, values: Values) -> Sequence[jax.Array]:
     """Returns what an operation gives of float64 values."""
-    name, parameters = equation.primitive.name, dict(equation.params)
+    name = equation.primitive.name
+    parameters = dict(equation.params)
     if name in _CALLS:
         inner = parameters.get("jaxpr") or parameters["call_jaxpr"]
         if isinstance(inner, ClosedJaxpr):

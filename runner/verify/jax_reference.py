@@ -55,7 +55,8 @@ class JaxReference(Reference):
         """
         super().__init__(request)
         config = request.config
-        self._ops, self._task = namespace.of(jnp), request.data.task
+        self._ops = namespace.of(jnp)
+        self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, config.trainer.seed, config.engine.precision).build()
         check_model(self._model, config, request.data)
         self._stock = stock_optimizer(config.optimizer, request.total_steps, keras)

@@ -46,7 +46,8 @@ class KerasReference(Reference):
         """
         super().__init__(request)
         tf_keras.backend.experimental.enable_tf_random_generator()
-        self._ops, self._task = namespace.of(tf), request.data.task
+        self._ops = namespace.of(tf)
+        self._task = request.data.task
         self._device = f"/{mesh.device_kind(request.config.mesh).upper()}:0"
         with tf.device(self._device):
             adapter = make_adapter(request.config, request.data)

@@ -43,7 +43,8 @@ def train(request: Request, waited: Callable[[], Mapping[str, Array]], *, ahead:
     request = request.of(len(reference["loss"]))
     given = request.by_row() if caches_split(engine) else request  # as in training
     gradients = engine.gradients(given.batches, 0)
-    losses, done = [], 0
+    losses = []
+    done = 0
     for stack in given.stacks():
         losses.append(_mean_losses(engine.train_steps(engine.place(stack), done).read()))
         done += stack.steps

@@ -30,15 +30,18 @@ def at_point(request: Request, given: Mapping[str, Array], number: int) -> Reque
     """
     if request.config.dataset.remainder != "pad" or number != points.numbers(given)[0]:
         return request
-    batches, rows = request.batches, (points.step_of(given, number), slice(_kept(request), None))
-    weights, held = batches.weights.copy(), batches.arrays[WEIGHT].copy()
+    batches = request.batches
+    rows = (points.step_of(given, number), slice(_kept(request), None))
+    weights = batches.weights.copy()
+    held = batches.arrays[WEIGHT].copy()
     weights[rows] = held[rows] = 0
     return replace(request, batches=replace(batches, arrays={**batches.arrays, WEIGHT: held}, weights=weights))
 
 
 def refilled(request: Request, step: int) -> Request:
     """Returns a padded request with other examples in the padding: those that its batch begins with."""
-    batches, kept = request.batches, _kept(request)
+    batches = request.batches
+    kept = _kept(request)
     arrays = {name: array.copy() for name, array in batches.arrays.items()}
     for name in arrays.keys() - {WEIGHT}:
         arrays[name][step, kept:] = batches.arrays[name][step, : batches.weights.shape[1] - kept]

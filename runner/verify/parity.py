@@ -60,7 +60,8 @@ class Parity:
 
 def parity(config: RunConfig) -> Parity | None:
     """Returns the parity that a config asks for, None where it is compared with one device."""
-    against, count = config.against, place.count(config.cluster)
+    against = config.against
+    count = place.count(config.cluster)
     if against.engine is None and against.processes is None:
         return None
     other = count if against.processes is None else against.processes

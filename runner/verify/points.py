@@ -25,9 +25,16 @@ from runner.verify.rounding import layer_sizes
 
 COUNT = 2
 SHARES = (0.3, 0.1, 0.03)  # of a layer's size; the next where the loss is not finite
-STEP, START, LOSS, GRADIENT, END, EXACT = "step", "start", "loss", "gradient", "end", "exact"
+STEP = "step"
+START = "start"
+LOSS = "loss"
+GRADIENT = "gradient"
+END = "end"
+EXACT = "exact"
 _KEY = re.compile(rf"point(\d+)/({STEP}|{START}|{LOSS}|{GRADIENT}|{END}|{EXACT})(?:/(.*))?$")
-_SMALL, _USUAL = 1e-3, 0.05  # a layer of less than that is taken to begin at zero, and moves as if it had this size
+# a layer of less than that is taken to begin at zero, and moves as if it had this size
+_SMALL = 1e-3
+_USUAL = 0.05
 _SAME = 0.3  # how far slots and averages are off, in their own size
 
 
@@ -114,7 +121,8 @@ def slots(
       rate: learning rate; SGD's momentum is a step, not a gradient.
       rng: source of the values.
     """
-    names, sizes = set(kept), layer_sizes(gradients)
+    names = set(kept)
+    sizes = layer_sizes(gradients)
     found: dict[str, Array] = {}
     for path, gradient in gradients.items():
         size = sizes[path] or 1.0

@@ -84,7 +84,8 @@ def verify_recorded(
       EngineError: the mesh differs from one device, is not proven and that is not allowed, or a process failed.
       ConfigError: a process refused the config.
     """
-    count, against = current().count, config.against
+    count = current().count
+    against = config.against
     engines = f" with {config.engine.name} and with {against.engine}" if against.engine else ""
     engines += f" in {count} processes" if count > 1 else ""
     engines += " and in one" if against.processes else ""

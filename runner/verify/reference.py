@@ -152,7 +152,8 @@ class Reference(ABC):
         """
         found: dict[str, Array] = {}
         for number in points.numbers(given):
-            step, start = points.step_of(given, number), points.part(given, number, points.START)
+            step = points.step_of(given, number)
+            start = points.part(given, number, points.START)
             slots = {path: value for path, value in start.items() if is_slot(path)}
             self.load({path: start[path] for path in self.initial}, slots, step)
             rng = np.random.default_rng([seed, number, step])
@@ -187,7 +188,8 @@ class Reference(ABC):
         try:
             with self.in_float64() as twin:
                 for number, paths in suspects.items():
-                    step, start = points.step_of(found, number), points.part(found, number, points.START)
+                    step = points.step_of(found, number)
+                    start = points.part(found, number, points.START)
                     twin.load({path: start[path] for path in twin.initial}, {}, step)
                     gradients = twin._few_gradients(step)
                     exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})
@@ -260,7 +262,8 @@ class Reference(ABC):
 
     def _few_gradients(self, step: int) -> dict[str, Array]:
         """Returns the gradients of the mean loss of a batch's first examples."""
-        batches, count = self._request.batches, self._request.config.trainer.accumulate_steps
+        batches = self._request.batches
+        count = self._request.config.trainer.accumulate_steps
         size = min(_FEW, batches.weights.shape[1] // count)
         batch = {name: array[step][:size] for name, array in batches.arrays.items()}
         share_b = (batch[WEIGHT] > 0).astype(np.float32) / size
@@ -270,7 +273,8 @@ class Reference(ABC):
     def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, added up over the micro-batches that it is computed in."""
         count = self._request.config.trainer.accumulate_steps
-        task, host = self._request.data.task, namespace.of(np)
+        task = self._request.data.task
+        host = namespace.of(np)
         size = len(share_b) // count
         loss = 0.0
         sums: dict[str, Array] = {}

@@ -108,7 +108,8 @@ class Verification:
         """Says in one line what came out."""
         if self.outcome != "differs":
             known = self.variables
-            sharp, zero = [each for each in known if each.sharp], [each for each in known if each.zero]
+            sharp = [each for each in known if each.sharp]
+            zero = [each for each in known if each.zero]
             parts = [
                 f"{self.outcome}: {self._steps()} steps {self._equal()}",
                 f"{len(sharp)} of {len(known)} variables are sharp{_bluntest(sharp)}",

@@ -20,7 +20,8 @@ from runner.task.registry import make_task
 from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
 from runner.training.lengths import check_verified, epoch_steps, total_steps
 
-_REQUEST, _BATCHES = "request.json", "batches.npz"
+_REQUEST = "request.json"
+_BATCHES = "batches.npz"
 _PREFIX = "array/"  # NumPy takes an array called `file` for its own argument
 
 
@@ -87,17 +88,20 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
       DataError: an example can't be read.
     """
     check_verified(config, data.train)
-    task, size = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary), data.train.size
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    size = data.train.size
     per_epoch = epoch_steps(config, size)
     epochs: list[HostBatches] = []
-    left, epoch = config.verify.steps, 0
+    left = config.verify.steps
+    epoch = 0
     with opened(config.dataset, config.trainer.seed) as workers:
         examples = Examples(data.train, task, workers.reader(data.train))
         while left:
             steps = min(per_epoch, left)
             plan = epoch_plan(config, size, epoch, steps)
             epochs.append(examples.read(drawn_epoch(config, epoch), plan.indices, plan.weights))
-            left, epoch = left - steps, epoch + 1
+            left = left - steps
+            epoch = epoch + 1
     arrays = {name: np.concatenate([each.arrays[name] for each in epochs]) for name in epochs[0].arrays}
     weights = np.concatenate([each.weights for each in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)

@@ -35,7 +35,8 @@ from runner.verify.spread import spread
 if TYPE_CHECKING:
     from runner.verify import jax_reference, keras_reference
 else:  # each imports its engine's library, for which the environment must be set
-    jax_reference, keras_reference = late("runner.verify.jax_reference"), late("runner.verify.keras_reference")
+    jax_reference = late("runner.verify.jax_reference")
+    keras_reference = late("runner.verify.keras_reference")
 
 _LONGEST = 600  # characters of a library's error that are told
 _POLL_S = 0.02
@@ -45,7 +46,8 @@ _SELDOM = 200_000, 20, 20  # a trace makes next to no garbage, and many objects 
 
 def main() -> None:
     """Runs the side that the command line names; says in `<side>.json` how it ended."""
-    side, folder = sys.argv[1], Path(sys.argv[2])
+    side = sys.argv[1]
+    folder = Path(sys.argv[2])
     gc.set_threshold(*_SELDOM)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     outcome: dict[str, object]
@@ -121,7 +123,8 @@ def _reference(request: Request, folder: Path) -> dict[str, float | str]:
     size = noise(reference.longest_sum, reference.precision)
     most = request.config.verify.seconds
     trained = reference.train(request.batches.steps, seconds=math.inf if most is None else most)
-    steps, given = len(trained["loss"]), reference.points(trained)
+    steps = len(trained["loss"])
+    given = reference.points(trained)
     single = {**trained, **given, **reference.at_points(given)}
     write_arrays(folder / "reference.npz", {**single, **reference.exact(single, size)})
     seeds = range(1, PERTURBED_RUNS + 1)
@@ -133,7 +136,8 @@ def _reference(request: Request, folder: Path) -> dict[str, float | str]:
 def _again(request: Request, folder: Path) -> dict[str, float | str]:
     """Adds more perturbed runs of the training from the start."""
     reference = make_reference(request)
-    size, held = noise(reference.longest_sum, reference.precision), read_arrays(folder / "reference.npz")
+    size = noise(reference.longest_sum, reference.precision)
+    held = read_arrays(folder / "reference.npz")
     seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
     wider = spread(held, (reference.train(len(held["loss"]), size, seed) for seed in seeds))
     before = read_arrays(folder / "spread.npz")

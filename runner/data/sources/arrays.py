@@ -37,7 +37,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     assert config.path is not None
     path = Path(config.path).expanduser()
     files = _files(path)
-    splits, where = {}, {}
+    splits = {}
+    where = {}
     for split, group in files.items():
         where[split] = str(group[0]) if len(group) == 1 else str(group[0].parent)
         splits[split] = _group(group, config.features, where[split])

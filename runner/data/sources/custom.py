@@ -264,7 +264,8 @@ def _check_alike(sources: Mapping[str, DataSource], where: Mapping[str, str]) ->
     first, *others = sources
     for split in others:
         for name in {**sources[first].specs, **sources[split].specs}:
-            mine, theirs = sources[first].specs.get(name), sources[split].specs.get(name)
+            mine = sources[first].specs.get(name)
+            theirs = sources[split].specs.get(name)
             if mine is None or theirs is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
                 raise DataError(
                     f"{where[split]}: {name} is {_told(theirs)}, and {_told(mine)} in {where[first]}; all splits need "

@@ -97,7 +97,8 @@ def _bytes(path: str) -> bytes:
     """Returns a file's bytes, in few calls: each lets go of the interpreter's lock, and waits for it."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
-        size, data = os.fstat(file).st_size, b""
+        size = os.fstat(file).st_size
+        data = b""
         while len(data) < size and (more := os.read(file, size - len(data))):
             data += more
         return data
@@ -133,7 +134,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     good = [found[file] for files in kept.values() for file, _ in files]
     if not good:
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, as {next(iter(broken))}")
-    size, channels = _size(config, good), config.channels or (1 if all(one.grey for one in good) else 3)
+    size = _size(config, good)
+    channels = config.channels or (1 if all(one.grey for one in good) else 3)
     specs = {
         "image": ArraySpec((*size, channels), "uint8", ("height", "width", "channel")),
         "label": ArraySpec((), "int32", names=tuple(classes)),

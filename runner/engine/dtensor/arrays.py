@@ -40,7 +40,9 @@ def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: d
     Raises:
       ValueError: a dim that its axis does not divide.
     """
-    mesh, specs, shape = layout.mesh, layout.sharding_specs, shape_of(state, path)
+    mesh = layout.mesh
+    specs = layout.sharding_specs
+    shape = shape_of(state, path)
     for dim, spec in zip(shape, specs, strict=True):
         if spec != dtensor.UNSHARDED and dim % mesh.dim_size(spec):
             raise ValueError(f"axis {spec!r} of size {mesh.dim_size(spec)} does not divide a dim of {dim}")
@@ -71,7 +73,8 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
 
 def shards(value: tf.Tensor) -> list[Shard]:
     """Returns the different pieces of a DTensor, copied from the first device that holds each, if it is here."""
-    layout, whole = dtensor.fetch_layout(value), tuple(value.shape)
+    layout = dtensor.fetch_layout(value)
+    whole = tuple(value.shape)
     processes.wait_for_devices(layout.mesh)
     found = []
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):

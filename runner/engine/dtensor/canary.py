@@ -12,7 +12,9 @@ from runner.engine.dtensor.arrays import pack, unpack, zeros
 from runner.engine.dtensor.packing import Packing
 from runner.errors import EngineError
 
-_STEPS, _RATE, _MOMENTUM = 2, 0.1, 0.9
+_STEPS = 2
+_RATE = 0.1
+_MOMENTUM = 0.9
 # Two float32 steps over sums of 24 terms stay within 1e-6; an update that is one step stale is off by 1e-2 and more.
 TOLERANCE = 1e-5
 

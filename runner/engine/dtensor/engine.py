@@ -83,7 +83,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def _make_mesh(self) -> None:
         """Makes the mesh and tries its arithmetic. DTensor must know by then whether it is to merge all-reduces."""
-        merges, settings = self._config.engine.combine_all_reduces, self._config.engine
+        merges = self._config.engine.combine_all_reduces
+        settings = self._config.engine
         if merges is None:
             merges = self._adapter.batch_statistics(self._plain) <= _MERGED_STATISTICS
             self._config = replace(self._config, engine=replace(settings, combine_all_reduces=merges))
@@ -102,7 +103,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         for path, variable in variables.items():
             if variable.layout != layouts[path]:
                 raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")
-        rule, averages = make_rule(self._config.optimizer, tf), self._config.optimizer.ema.decay is not None
+        rule = make_rule(self._config.optimizer, tf)
+        averages = self._config.optimizer.ema.decay is not None
         trainable = [uncast(variable) for variable in self._model.trainable_variables]
         self._state = make_state(
             variables, trainable, rule, self._constraints, averages=averages, accumulates=self._microbatches > 1
@@ -140,7 +142,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             return None
         if self._microbatches > 1:  # the sums of the micro-batches' gradients lie in variables of their own
             return None
-        variables, groups = self.variables(), self._axes[self._batch_axis] if self._batch_axis else 1
+        variables = self.variables()
+        groups = self._axes[self._batch_axis] if self._batch_axis else 1
         elementwise = make_rule(self._config.optimizer, tf).elementwise
         return packing({path: variables[path] for path in self._state.trainable}, groups, elementwise=elementwise)
 
@@ -199,7 +202,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """
         self._before = function_names()
         for left in reversed(range(_COMPILATIONS)):
-            call, packs = self._traced(self._steps.train), self._steps.packing is not None
+            call = self._traced(self._steps.train)
+            packs = self._steps.packing is not None
             try:
                 call(batches.arrays, self._numbers(batches, 0, 0))
                 break

@@ -60,7 +60,8 @@ def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: Mapping[int, str
             break
         if id(outer[0]) in names:
             return names[id(outer[0])]
-        resource, graph = outer[0], graph.outer_graph
+        resource = outer[0]
+        graph = graph.outer_graph
     return _UNKNOWN
 
 
@@ -79,9 +80,11 @@ def check_indexing(graph: tf.Graph) -> None:
         if operation.get_attr("shrink_axis_mask"):
             if not operation.outputs[0].consumers():
                 continue
-            what, mend = "takes an element by its number, as x[:, 0]", "tf.gather(x, 0, axis=1), or tf.unstack"
+            what = "takes an element by its number, as x[:, 0]"
+            mend = "tf.gather(x, 0, axis=1), or tf.unstack"
         elif operation.get_attr("new_axis_mask"):
-            what, mend = "adds a dim by indexing, as x[:, None]", "tf.expand_dims(x, 1)"
+            what = "adds a dim by indexing, as x[:, None]"
+            mend = "tf.expand_dims(x, 1)"
         else:
             continue
         raise ConfigError(

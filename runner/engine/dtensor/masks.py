@@ -30,7 +30,8 @@ def handed_in(model: tf.Module) -> Iterator[None]:
     names = {private.generator(layer): layer.name for layer in layers}
     classes = {generator: type(generator) for generator in names}
     for generator, name in names.items():
-        generator.layer_name, generator.__class__ = name, _ScopedGenerator
+        generator.layer_name = name
+        generator.__class__ = _ScopedGenerator
     try:
         yield
     finally:

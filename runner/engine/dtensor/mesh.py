@@ -35,7 +35,8 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
       RuntimeError: TensorFlow's devices were already made (from TensorFlow).
     """
     team = current()
-    kind, count = mesh.device_kind(config).upper(), mesh.size(config.axes) // team.count
+    kind = mesh.device_kind(config).upper()
+    count = mesh.size(config.axes) // team.count
     physical = tf.config.list_physical_devices(kind)
     if kind == "CPU":
         logical = [tf.config.LogicalDeviceConfiguration()] * count
@@ -101,7 +102,8 @@ class MeshPlacer:
 
         if back is None:
             return placed(x, spec)
-        returned, caller = back, tf.get_current_name_scope()
+        returned = back
+        caller = tf.get_current_name_scope()
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def both(value: tf.Tensor) -> tf.Tensor:

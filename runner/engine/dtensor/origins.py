@@ -48,7 +48,9 @@ class Origins:
         axes: Mapping[str, int],
         data_axes: Collection[str],
     ) -> None:
-        self._placements, self._trainable, self._axes = placements, set(trainable), axes
+        self._placements = placements
+        self._trainable = set(trainable)
+        self._axes = axes
         self._data_axes = set(data_axes)
         self._layers: dict[str, list[str]] = {}
         for path in placements:
@@ -94,7 +96,8 @@ class Origins:
     def _is_part(self, shape: Sequence[int], path: str) -> bool:
         """Returns whether a shape is the variable's, cut by axes that its spec does not name, as a gradient may be."""
         sizes = set(self._axes.values()) | {1, math.prod(self._axes.values())}
-        whole, part = _no_ones(self._placements[path].shape), _no_ones(shape)
+        whole = _no_ones(self._placements[path].shape)
+        part = _no_ones(shape)
         return len(whole) == len(part) and all(
             a % b == 0 and a // b in sizes for a, b in zip(whole, part, strict=True)
         )

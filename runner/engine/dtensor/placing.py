@@ -51,7 +51,8 @@ class _Exchange:
     """A walk over all that a model's objects hold."""
 
     def __init__(self, made: Mapping[int, tf.Variable], mesh: dtensor.Mesh) -> None:
-        self._made, self._mesh = made, mesh
+        self._made = made
+        self._mesh = mesh
         self._seen: set[int] = set()
         self._waiting: list[object] = []
 

@@ -30,9 +30,15 @@ Convolution = base_conv.Conv
 
 # Modules whose functions `.operations` answers otherwise while a step is traced: without one of those functions where
 # it was, a layer reaches an operation that DTensor can't compile, and the run is refused.
-KERNELS, RAW_ARRAYS, MANIPULATIONS = gen_nn_ops, gen_array_ops, gen_manip_ops
-NN, ARRAYS, STATELESS = nn_ops, array_ops, stateless_random_ops
-BACKEND, LSTM, GRU = backend, lstm, gru
+KERNELS = gen_nn_ops
+RAW_ARRAYS = gen_array_ops
+MANIPULATIONS = gen_manip_ops
+NN = nn_ops
+ARRAYS = array_ops
+STATELESS = stateless_random_ops
+BACKEND = backend
+LSTM = lstm
+GRU = gru
 PUBLIC = (tf, tf_v2)
 
 _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weights", "_captured_weight_regularizer")

@@ -36,7 +36,9 @@ class StateReader:
         """Returns host copies of the variables, each in its different pieces."""
         together, others = self._read()
         found = {path: shards(value) for path, value in zip(self._others, others, strict=True)}
-        start, vectors = 0, shards(together[0]) if together else []  # of several processes the first one's alone
+        # of several processes the first one's alone
+        start = 0
+        vectors = shards(together[0]) if together else []
         for path in self._whole:
             shape = tuple(self._variables[path].shape.as_list())
             size = math.prod(shape)

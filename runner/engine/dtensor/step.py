@@ -74,10 +74,16 @@ class Steps:
           specs: how a batch's arrays lie on it, by name.
           packing: of the trainable variables in one vector.
         """
-        self._config, self._data, self._model, self._state, self._specs = config, data, model, state, specs
-        self._ops, self._placer = namespace.of(tf), MeshPlacer(mesh)
+        self._config = config
+        self._data = data
+        self._model = model
+        self._state = state
+        self._specs = specs
+        self._ops = namespace.of(tf)
+        self._placer = MeshPlacer(mesh)
         self._update = Update(config, total_steps, state)
-        self._microbatches, self._devices = config.trainer.accumulate_steps, mesh.size
+        self._microbatches = config.trainer.accumulate_steps
+        self._devices = mesh.size
         self._space = _space(data, specs)
         self.loop = ""
         self.packing = packing
@@ -94,14 +100,18 @@ class Steps:
           numbers: how many rounds, steps done before, the rate's factor; from `COUNTS` on, what the examples of each
             round's step count for.
         """
-        names, calls = (LOSS, *self._data.task.step_metrics), int(arrays[WEIGHT].shape[0])
+        names = (LOSS, *self._data.task.step_metrics)
+        calls = int(arrays[WEIGHT].shape[0])
         self.loop = next(_loop_names)
         rounds, first, factor = (tf.gather(numbers, i) for i in range(3))
-        share_kb, counts_k = _shares(arrays, numbers), numbers[COUNTS:]
+        share_kb = _shares(arrays, numbers)
+        counts_k = numbers[COUNTS:]
 
         def body(i: tf.Tensor, regularization_k: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            sums_kb, vectors = carried[: len(names)], carried[len(names) :]
-            batch, at = _batch(arrays, i), self._position(first, i)
+            sums_kb = carried[: len(names)]
+            vectors = carried[len(names) :]
+            batch = _batch(arrays, i)
+            at = self._position(first, i)
             try:
                 sums_b, regularization, vectors = self._step(batch, tf.gather(share_kb, i), at, factor, vectors)
             except (ConfigError, EngineError) as error:
@@ -145,9 +155,11 @@ class Steps:
 
         Those are left out where the task keeps none.
         """
-        task, batch = self._data.task, {name: tf.squeeze(array, 0) for name, array in arrays.items()}
+        task = self._data.task
+        batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}
         outputs = self._outputs(batch, None)
-        loss_b, totals = task.loss(self._ops, outputs, batch), task.totals(self._ops, outputs, batch)
+        loss_b = task.loss(self._ops, outputs, batch)
+        totals = task.totals(self._ops, outputs, batch)
         return loss_b, totals, outputs if task.keeps_outputs else {}
 
     def next_logits(self, arrays: Batch) -> tf.Tensor:
@@ -192,10 +204,8 @@ class Steps:
                 with tf.name_scope(UPDATE_SCOPE):
                     self._update.apply(gradients, at, factor)
         else:
-            variables, weights = (
-                self._update.packed_variables(self.packing)[0],
-                packed.unpack(self.packing, vectors[0]),
-            )
+            variables = self._update.packed_variables(self.packing)[0]
+            weights = packed.unpack(self.packing, vectors[0])
             with lent(variables, weights), deferred(list(self._state.non_trainable.values())):
                 gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep, weights)
             # A layer that sets its own weights would set the variables, and go on reading what was lent.

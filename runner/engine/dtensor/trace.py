@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-_XSPACE, _JSON = ".xplane.pb", ".trace.json.gz"
+_XSPACE = ".xplane.pb"
+_JSON = ".trace.json.gz"
 
 
 @contextmanager

@@ -45,8 +45,11 @@ class Update:
           total_steps: of the whole run, for schedules that end with it.
           state: what is updated.
         """
-        self._config, self._total_steps, self._state = config.optimizer, total_steps, state
-        self._rule, self._decay = rules.make_rule(config.optimizer, tf), config.optimizer.ema.decay
+        self._config = config.optimizer
+        self._total_steps = total_steps
+        self._state = state
+        self._rule = rules.make_rule(config.optimizer, tf)
+        self._decay = config.optimizer.ema.decay
         self._microbatches = config.trainer.accumulate_steps
 
     def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> None:
@@ -57,14 +60,16 @@ class Update:
           at: where in the run.
           factor: what the schedule's learning rate is multiplied by.
         """
-        state, rate = self._state, self._rate(at.done, factor)
+        state = self._state
+        rate = self._rate(at.done, factor)
         writes = [] if at.index is None else self._accumulated(gradients, at.index)
         gradients = clip(self._config.clip, [value for _, value in writes] or list(gradients), tf)
         for path, gradient in zip(state.trainable, gradients, strict=True):
             variable = state.variables[path]
             slots = {slot: state.slots[slot_path(slot, path)] for slot in self._rule.slots}
             with tf.name_scope(path.replace("/", ".")):
-                old, values = read_stored(variable), {name: slot.read_value() for name, slot in slots.items()}
+                old = read_stored(variable)
+                values = {name: slot.read_value() for name, slot in slots.items()}
                 weight, new = self._rule.update(gradient, old, values, rate, at.done + 1.0)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new, rate, at.done + 1.0)

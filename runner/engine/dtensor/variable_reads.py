@@ -35,7 +35,8 @@ def gather_for_use(variable: dtensor.DVariable, path: str, layout: dtensor.Layou
       path: canonical path, which names the operations in the program.
       layout: DTensor layout of the value that layers see.
     """
-    variable.use_layout, variable.use_name = layout, path.replace("/", ".")
+    variable.use_layout = layout
+    variable.use_name = path.replace("/", ".")
     stored: type = type(variable)
     variable.__class__ = _gathered_class(stored)
 
@@ -140,5 +141,8 @@ def _deferred_class(stored: Any) -> type:
     def assign_sub(variable: tf.Variable, delta: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
         return assign(variable, variable.read_value() - delta)
 
-    made.read_stored, made.assign, made.assign_add, made.assign_sub = read_now, assign, assign_add, assign_sub
+    made.read_stored = read_now
+    made.assign = assign
+    made.assign_add = assign_add
+    made.assign_sub = assign_sub
     return made  # type: ignore[no-any-return]

@@ -40,7 +40,9 @@ class Keras3Factory:
     """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int, precision: str = "float32") -> None:
-        self._config, self._data, self._seed = config, data, seed
+        self._config = config
+        self._data = data
+        self._seed = seed
         self._policy = builder.policy_name(precision)
         self._builder = target.load(config.target)
 
@@ -70,7 +72,8 @@ class Keras3Factory:
           ConfigError: as `build`.
         """
         model, made = (None if whole else self._trace()) or self._hold()
-        variables, told = Names(model).variables, stored.given(model)
+        variables = Names(model).variables
+        told = stored.given(model)
         values = {path: told.get(id(variable), made[id(variable)]) for path, variable in variables.items()}
         for variable in variables.values():
             private.release(variable)

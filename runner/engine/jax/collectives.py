@@ -244,7 +244,9 @@ class _Origins:
         data_axes: Collection[str],
     ) -> None:
         self._trainable = set(trainable)
-        self._placements, self._axes, self._data_axes = placements, axes, set(data_axes)
+        self._placements = placements
+        self._axes = axes
+        self._data_axes = set(data_axes)
         self._layers: dict[str, list[str]] = {layer: [] for layer in layers}
         for path in placements:
             self._layers.setdefault(path.rpartition("/")[0], []).append(path)

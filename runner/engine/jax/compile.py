@@ -74,7 +74,8 @@ def choose(
     Raises:
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
-    count, microstep = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
+    count = jax.ShapeDtypeStruct((), np.float32)
+    microstep = jax.ShapeDtypeStruct((), np.int32)
 
     def learned(*arguments: Any) -> tuple[list[jax.Array], jax.Array, jax.Array]:
         gradients, (loss_b, _, regularization, _) = step.gradients(*arguments)
@@ -98,7 +99,8 @@ def choose(
             f"{', '.join(unused[:4])}{more}; use it, make it trainable=False, or leave it out of what is trained: "
             f"++model.trainable=\"['(?!({left})$).*']\""
         )
-    wanted, device = config.engine.loop, mesh.device_kind(config.mesh)
+    wanted = config.engine.loop
+    device = mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
     slow = slow_in_loops(traced.jaxpr)
     loops = not (slow and on_cpus) if wanted == "auto" else wanted == "device"
@@ -149,7 +151,8 @@ def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
       program: a round of it computes one micro-batch.
       microbatches: of a step.
     """
-    memory, counted = program.memory_analysis(), program.cost_analysis()
+    memory = program.memory_analysis()
+    counted = program.cost_analysis()
     if memory is None or not counted:
         return None
     return ProgramCost(

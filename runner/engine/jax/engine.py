@@ -251,7 +251,8 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
         """Runs the steps in one program, or one after another, and does not wait for the last program to end."""
-        program, arguments = self._compiled(batches), self._arguments(batches, first_step, rate_factor)
+        program = self._compiled(batches)
+        arguments = self._arguments(batches, first_step, rate_factor)
         told = batches.weights, batches.steps, self._microbatches, self._to_host
         if self._mode.loop_on_device:
             self._state, sums, regularization = self._run(program, self._state, *arguments)

@@ -130,7 +130,9 @@ def slices(traced: ClosedJaxpr) -> list[Slice]:
     makers = {var: number for number, one in enumerate(jaxpr.eqns) for var in one.outvars}
 
     def sliced(result: Var | Literal) -> Slice:
-        needed, found, taken = [result], set[int](), dict[Var, Any]()
+        needed = [result]
+        found = set[int]()
+        taken = dict[Var, Any]()
         while needed:
             each = needed.pop()
             if isinstance(each, Literal):

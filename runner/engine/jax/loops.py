@@ -26,7 +26,8 @@ def lines(text: str) -> Iterator[tuple[str, int]]:
         turns = _TURNS.search(line)
         for called in _called(line):
             callers.setdefault(called, []).append((inside, int(turns.group(1)) if turns else 1))
-    inside, known = "", dict[str, int]()
+    inside = ""
+    known = dict[str, int]()
     for line in text.splitlines():
         inside = _within(line, inside)
         yield line, _times(inside, callers, known)

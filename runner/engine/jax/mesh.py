@@ -27,7 +27,9 @@ def configure(config: MeshConfig) -> Mesh:
       ConfigError: JAX sees fewer devices of that kind.
       RuntimeError: JAX's devices were already made (from JAX).
     """
-    kind, count, team = device_kind(config), size(config.axes), current()
+    kind = device_kind(config)
+    count = size(config.axes)
+    team = current()
     enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
     if kind == "cpu" and not enough:
         jax.config.update("jax_num_cpu_devices", count // team.count)

@@ -16,7 +16,8 @@ from runner.errors import ConfigError, refuse
 from runner.layout.axes import batch_axis
 from runner.layout.rules import misfits
 
-_KEY, _MODEL = "layout.from_model", "model"
+_KEY = "layout.from_model"
+_MODEL = "model"
 
 
 def with_own_map(
@@ -36,7 +37,8 @@ def with_own_map(
     layers = [each for each in (model, *private.all_layers(model)) if hasattr(type(each), "get_layout_map")]
     if not layers:
         raise _refused("no layer of the model has a get_layout_map; KerasHub's Gemma, Llama and Qwen have one")
-    kind, data = type(layers[0]), batch_axis(config, axes)
+    kind = type(layers[0])
+    data = batch_axis(config, axes)
     devices = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), np.array(jax.devices()[: _size(axes)]))
     rules = []
     try:

@@ -40,7 +40,8 @@ def check_kept(
     """
     layers = [model, *private.all_layers(model)]
     paths = _kept(model)
-    pads, own = config.dataset.remainder == "pad", contract.has_own_code(layers)
+    pads = config.dataset.remainder == "pad"
+    own = contract.has_own_code(layers)
     if (first is None and _is_abstract(model)) or not (own or pads):
         return
     if paths and own:
@@ -94,7 +95,8 @@ def _call(
     model: keras.Model, config: RunConfig, paths: Sequence[str], values: Mapping[str, jax.Array]
 ) -> padding.Call:
     """Returns the training call that `runner.model.padding` tries."""
-    others, variables = model.non_trainable_variables, Names(model).variables
+    others = model.non_trainable_variables
+    variables = Names(model).variables
     by_id = {id(variable): values[path] for path, variable in variables.items()}
     given = [[by_id.get(id(one), one.value) for one in each] for each in (model.trainable_variables, others)]
     indices = [next(i for i, each in enumerate(others) if each is variables[path]) for path in paths]

@@ -33,7 +33,9 @@ class _Piece:
 
     def __init__(self, data: jax.Array) -> None:
         self._data = data
-        self.shape, self.dtype, self.nbytes = tuple(data.shape), np.dtype(data.dtype), data.nbytes
+        self.shape = tuple(data.shape)
+        self.dtype = np.dtype(data.dtype)
+        self.nbytes = data.nbytes
 
     def __array__(self, dtype: object = None, copy: object = None) -> Array:
         """Returns the piece, on a CPU without a copy."""
@@ -115,7 +117,8 @@ def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeD
         away, and it must not be the host array's own.
       like: shape, dtype and sharding.
     """
-    lies, dtype = like.sharding, np.dtype(like.dtype)
+    lies = like.sharding
+    dtype = np.dtype(like.dtype)
     assert isinstance(lies, NamedSharding)
     if lies.is_fully_addressable and math.prod(like.shape) * dtype.itemsize <= _MOST_WHOLE:
         return jax.device_put(np.array(read((slice(None),) * len(like.shape)), dtype), lies, may_alias=False)

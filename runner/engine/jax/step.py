@@ -85,9 +85,15 @@ class Step:
           parts: how the mesh splits a batch's examples.
           token_parts: how it splits examples and their tokens.
         """
-        self._model, self._config, self._task, self._total_steps = model, config, task, total_steps
-        self._random, self._shardings, self._microbatches = random, shardings, config.trainer.accumulate_steps
-        self._spread, self._parts = spread, parts
+        self._model = model
+        self._config = config
+        self._task = task
+        self._total_steps = total_steps
+        self._random = random
+        self._shardings = shardings
+        self._microbatches = config.trainer.accumulate_steps
+        self._spread = spread
+        self._parts = parts
         self._variables = model.trainable_variables  # a walk of the whole model
         self._rule = rules.make_rule(config.optimizer, jnp)
         ops = namespace.of(jnp)
@@ -271,7 +277,8 @@ class Step:
         """
         given, batch = self._outputs(weights, arrays)
         outputs = _float32(self._task.reduced(self._ops, given, batch))
-        loss_b, totals = self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
+        loss_b = self._task.loss(self._ops, outputs, batch)
+        totals = self._task.totals(self._ops, outputs, batch)
         return loss_b, totals, outputs if self._task.keeps_outputs else {}
 
     def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
@@ -282,7 +289,8 @@ class Step:
 
     def _outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
         """Returns what the model gives for a batch, arrays (1, B, ...), with nothing dropped; and the batch."""
-        trainable, non_trainable = self.used(weights[0]), weights[1]
+        trainable = self.used(weights[0])
+        non_trainable = weights[1]
         batch = {name: array[0] for name, array in arrays.items()}
         full = self._random.insert(non_trainable, 0)
         told = private.training_argument(self._model, training=False)

@@ -26,7 +26,10 @@ def widened(text: str) -> set[str]:
     Args:
       text: the compiled program, as XLA prints it; in it an operand stands before what takes it.
     """
-    narrow, found, roots, inside = set[str](), set[str](), dict[str, str](), ""
+    narrow = set[str]()
+    found = set[str]()
+    roots = dict[str, str]()
+    inside = ""
     for line in text.splitlines():
         if header := _HEADER.match(line):
             inside = header[1]

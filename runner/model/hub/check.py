@@ -80,8 +80,10 @@ def _check_task(task: str | None) -> None:
 
 def _check_class(config: ModelConfig, per_token: bool) -> str | None:
     """Checks the class and its keys, and returns its name; None where only its preset, which is fetched, tells."""
-    held, backbones = config.options, catalogue.of_kind("Backbone")
-    name, preset = held.get("backbone"), held.get("preset")
+    held = config.options
+    backbones = catalogue.of_kind("Backbone")
+    name = held.get("backbone")
+    preset = held.get("preset")
     if name is None and preset is None:
         raise ConfigError(
             "model.backbone is refused: it has no value, and model.preset neither; name a class, as "
@@ -111,7 +113,8 @@ def _check_class(config: ModelConfig, per_token: bool) -> str | None:
 
 def _check_text(name: str, config: RunConfig) -> None:
     """Checks that a text's rows and tokens fit the backbone, as far as the config tells of both."""
-    held, preset = config.model.options, config.model.options.get("preset")
+    held = config.model.options
+    preset = config.model.options.get("preset")
     own = options.given({**held, **(held.get("config") or {})})
     keys = {**(presets.opened(preset).config["config"] if preset else {}), **own}
     length = config.dataset.sequence_length or checks_text.LENGTH

@@ -10,7 +10,8 @@ import numpy as np
 from runner.data.base import ArraySpec
 from runner.model import inputs as own
 
-TOKENS, SEGMENTS = "tokens", "segments"
+TOKENS = "tokens"
+SEGMENTS = "segments"
 _SIDES = ("", "encoder_", "decoder_")
 
 

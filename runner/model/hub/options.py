@@ -29,7 +29,8 @@ def filled(
     Raises:
       ConfigError: a key that the class needs is neither given nor told.
     """
-    taken, found = catalogue.taken(name), given(config)
+    taken = catalogue.taken(name)
+    found = given(config)
     if taken is None:
         return found
     images = [list(spec.shape) for spec in inputs.values() if len(spec.shape) == 3]

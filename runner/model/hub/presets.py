@@ -24,8 +24,11 @@ else:
     private = late("runner.model.hub.private")
 
 KEY = "model.preset"
-CONFIG, TASK = "config.json", "task.json"
-WEIGHTS, SHARDED, TASK_WEIGHTS = "model.weights.h5", "model.weights.json", "task.weights.h5"
+CONFIG = "config.json"
+TASK = "task.json"
+WEIGHTS = "model.weights.h5"
+SHARDED = "model.weights.json"
+TASK_WEIGHTS = "task.weights.h5"
 _SCHEMES = ("kaggle://", "hf://", "modelscope://")
 _MADE = "set it to a folder that backbone.save_to_preset(folder) wrote"
 _CODE = ("Lambda", "__lambda__", "__typespec__")  # of serialized objects, those that may run what they hold

@@ -83,7 +83,8 @@ def loads_noted() -> Iterator[dict[int, Stored | Computed]]:
       id of a variable -> its value, where it lies.
     """
     found: dict[int, Stored | Computed] = {}
-    read, assign = saving_lib.H5IOStore.__getitem__, KerasVariable.assign
+    read = saving_lib.H5IOStore.__getitem__
+    assign = KerasVariable.assign
 
     def stored(store: Any, key: str) -> Stored:
         dataset = saving_lib.safe_get_h5_dataset(store._h5_entry_group, key)
@@ -96,8 +97,10 @@ def loads_noted() -> Iterator[dict[int, Stored | Computed]]:
         found[id(variable)] = value if isinstance(value, Stored) else Computed(np.asarray(value))
         return value
 
-    saving_lib.H5IOStore.__getitem__, KerasVariable.assign = stored, noted
+    saving_lib.H5IOStore.__getitem__ = stored
+    KerasVariable.assign = noted
     try:
         yield found
     finally:
-        saving_lib.H5IOStore.__getitem__, KerasVariable.assign = read, assign
+        saving_lib.H5IOStore.__getitem__ = read
+        KerasVariable.assign = assign

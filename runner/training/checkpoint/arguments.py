@@ -99,7 +99,8 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
       ConfigError: Slurm would not queue the job again.
       SystemExit: that run has finished.
     """
-    job, team = requeue.job(), current()
+    job = requeue.job()
+    team = current()
     if job is None:
         return config
 

@@ -27,7 +27,9 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         found = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
-        metric, value, step = text(found["metric"], "metric"), number(found["value"], "value"), found["step"]
+        metric = text(found["metric"], "metric")
+        value = number(found["value"], "value")
+        step = found["step"]
         if whole(step, "step") not in storage.steps(folder):
             raise MisfitError(f"there is no checkpoint of step {step}")
         with suppress(DamagedError):  # which whoever opens that checkpoint is told

@@ -42,7 +42,9 @@ class Kept:
           start: step that the run begins with.
           team: the processes of the run; every method is called by all of them.
         """
-        self._folder, self._team, self._asked = folder, team, itertools.count()
+        self._folder = folder
+        self._team = team
+        self._asked = itertools.count()
 
         def look() -> list[Any]:
             found = storage.lineages(folder)
@@ -54,7 +56,8 @@ class Kept:
 
         pairs, steps, superseded = self._told(look)
         self.lineage: Lineage = tuple((one[0], one[1]) for one in pairs)
-        self.steps, self._superseded = set(steps), set(superseded)
+        self.steps = set(steps)
+        self._superseded = set(superseded)
 
     def _told(self, make: Callable[[], T]) -> T:
         """Returns what process 0 finds or does."""
@@ -103,7 +106,8 @@ class Kept:
         """
 
         def remove() -> list[list[Any]]:
-            recorded, said = self._recorded(), list[str]()
+            recorded = self._recorded()
+            said = list[str]()
             replaced = [step for step in self._superseded if step <= written]
             steps = [*replaced, *sorted(self.steps)[:-keep]]
             gone = [step for step in steps if recorded is None or recorded["step"] != step]

@@ -50,7 +50,8 @@ def goes_on(found: Mapping[int, Lineage], start: int) -> Lineage:
     >>> goes_on({100: (), 200: ()}, 200), goes_on({100: (), 200: ()}, 100)
     ((), ((1, 100),))
     """
-    there, own = live(found), found.get(start, ())
+    there = live(found)
+    own = found.get(start, ())
     if not there or there[-1] == start:
         return own
     return (*own, (1 + max((one[-1][0] for one in found.values() if one), default=0), start))

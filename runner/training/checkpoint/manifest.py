@@ -22,10 +22,15 @@ from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
 
 FORMAT = 2  # 1 named no metrics in its history, see `runner.training.past`
-NAME, ARRAYS, HISTORY = "checkpoint.json", "arrays-00000.safetensors", "history.safetensors"
+NAME = "checkpoint.json"
+ARRAYS = "arrays-00000.safetensors"
+HISTORY = "history.safetensors"
 LARGEST = 64 << 20  # bytes of a manifest: half a million parts
 WENT_BACK = "went_back"
-ENCODING, CONSTANTS, DIGEST = "encoding", "constants", "data_sha256"  # of the data that the run was trained on
+# of the data that the run was trained on
+ENCODING = "encoding"
+CONSTANTS = "constants"
+DIGEST = "data_sha256"
 _ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
 # As NumPy and as safetensors call them; what `runner.training.checkpoint.storage` can write.

@@ -57,7 +57,8 @@ class Checkpoint(Mapping[str, Array]):
         for name, wanted in found.files.items() if not trusted else ():
             if files.digest(folder / name) != wanted.sha256:
                 raise DamagedError(f"{folder / name} is not as it was written: its SHA-256 differs")
-        self.step, self.about = found.step, found.about
+        self.step = found.step
+        self.about = found.about
         self._arrays = dict(found.arrays)
         self._sizes = {(name, key): one.shape for name, those in tensors.items() for key, one in those.items()}
         self._bytes = {name: wanted.bytes for name, wanted in found.files.items()}
@@ -126,7 +127,8 @@ class Checkpoint(Mapping[str, Array]):
         path = self.folder / piece.file
         _check_size(path, self._bytes[piece.file])  # of a shorter one the system ends the process that reads it
         if self._open is None or self._open[0] != piece.file or self._mapped > _MOST_MAPPED:
-            self._open, self._mapped = None, 0
+            self._open = None
+            self._mapped = 0
             with _safe(path):
                 self._open = piece.file, safe_open(path, framework="numpy")
         with _safe(path):

@@ -24,8 +24,13 @@ _TARGET = "_target_"
 _BUILDER = ("model", _TARGET)
 _OWN_BUILDERS = "runner.model."
 _CODE = {  # keys whose values are import paths
-    *(_BUILDER, ("dataset", _TARGET), ("dataset", "builder"), ("dataset", "augment", _TARGET)),
-    *(("task", _TARGET), ("task", "maximize"), ("task", "minimize")),
+    _BUILDER,
+    ("dataset", _TARGET),
+    ("dataset", "builder"),
+    ("dataset", "augment", _TARGET),
+    ("task", _TARGET),
+    ("task", "maximize"),
+    ("task", "minimize"),
 }
 _FREE = (ModelConfig, DatasetConfig, TaskConfig)  # groups that have, beside their own keys, those of what they call
 _ELSEWHERE = {
@@ -41,7 +46,9 @@ _PLAIN = re.compile(r"\w[\w-]*(\.[\w-]+)*")
 _SWEEP_CHOICES = ("hydra/sweeper", "hydra/launcher")
 _SWEEP_KEYS = {
     *(f"hydra.sweeper.{key}" for key in ("n_trials", "seed", "startup_trials", "warmup_values", "prune", "study")),
-    *("hydra.sweeper.from_default", "hydra.launcher.max_parallel", "hydra.launcher.timeout"),
+    "hydra.sweeper.from_default",
+    "hydra.launcher.max_parallel",
+    "hydra.launcher.timeout",
 }
 _FLAG = re.compile(r"(--config-dir|-cd|--config-name|-cn)(=.*)?")
 _LONGEST = 120  # characters of an override that are shown
@@ -72,7 +79,9 @@ class Record:
         """
         if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
             raise self._refuse(str(arguments), "is no list of overrides", "leave it, the record is not the runner's")
-        parser, kept, flags = OverridesParser.create(), list[str](), _flags(arguments)
+        parser = OverridesParser.create()
+        kept = list[str]()
+        flags = _flags(arguments)
         for place, argument in enumerate(arguments):
             if self.is_own and (place in flags or argument.startswith(f"{KEY}=")):
                 kept.append(argument)

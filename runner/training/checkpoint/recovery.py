@@ -123,7 +123,8 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack
     key, wanted = ("resume", config.resume) if config.branch is None else ("branch", config.branch)
     if wanted is None:
         return None
-    place, team = folder_of(config.trainer.checkpoint), current()
+    place = folder_of(config.trainer.checkpoint)
+    team = current()
     opened: list[tuple[SavedRun, Checkpoint]] = []
 
     def find() -> list[Any]:
@@ -155,7 +156,8 @@ def check_unfinished(config: RunConfig, before: Previous | None, total: int, tas
     """
     if before is None:
         return
-    key, past = "branch" if before.branches else "resume", from_arrays(before.checkpoint.history())
+    key = "branch" if before.branches else "resume"
+    past = from_arrays(before.checkpoint.history())
     evaluated = past.evaluations[-1][1].metrics if past.evaluations else task.directions
     if missing := sorted(({LOSS, *task.step_metrics} - {*past.names}) | ({*task.directions} - {*evaluated})):
         raise ConfigError(
@@ -194,7 +196,8 @@ class NewPoints:
           checkpoint: where it goes on; null: a new run.
           goes_back: whether that is, or was, before its end.
         """
-        self._tracker, self._before = tracker, checkpoint
+        self._tracker = tracker
+        self._before = checkpoint
         self._stored = tracker.logged() if checkpoint is not None else {}
         restores = from_arrays(checkpoint.history()).restores if checkpoint is not None else []
         again = [step for points in self._stored.values() for step in points] if goes_back else []
@@ -270,13 +273,15 @@ def saving(
     Raises:
       OSError: the folder can't be written.
     """
-    wanted, team = config.trainer.checkpoint, current()
+    wanted = config.trainer.checkpoint
+    team = current()
     if not wanted.enabled:
         yield Saver()
         return
     resumed = before.run if before and not before.branches else None
     place = resumed.folder.parent if resumed else folder_of(wanted)
-    typed, job = as_typed(HydraConfig.get().overrides.task), requeue.job() if config.cluster.requeue else None
+    typed = as_typed(HydraConfig.get().overrides.task)
+    job = requeue.job() if config.cluster.requeue else None
     overrides = [*composed_with(), *(one for one in typed if key_of(one) not in KEYS)]
     note = job.note(typed) if job else None
 
@@ -301,7 +306,8 @@ def saving(
     about = {"run": run, "config": content, "seed": config.trainer.seed, "versions": versions()}
     about |= {DIGEST: data.digest, ENCODING: data.encoding.to_json(), CONSTANTS: dict(constants)}
     start = before.checkpoint.step if before else 0
-    take, say = take_state(engine, about), warn if team.is_first else _say_nothing
+    take = take_state(engine, about)
+    say = warn if team.is_first else _say_nothing
     saver = CheckpointSaver(wanted, saved.folder, take, say, start, goal, team)
     finished = False
     try:

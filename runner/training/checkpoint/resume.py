@@ -44,7 +44,8 @@ def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
     Raises:
       ConfigError: names the key that differs.
     """
-    before, now = dict(flatten(checkpoint.about["config"])), dict(flatten(content))
+    before = dict(flatten(checkpoint.about["config"]))
+    now = dict(flatten(content))
     keys = [key for key in _ORDER if before.get(key, _LATER.get(key)) != now.get(key, _LATER.get(key))]
     if (before.get(_CUTS_TRAIN, "") is None) != (now.get(_CUTS_TRAIN, "") is None):
         keys.append(_CUTS_TRAIN)
@@ -122,7 +123,8 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
 
 def _check_kept_whole(engine: Engine, checkpoint: Checkpoint) -> None:
     """Refuses to round what steps change; weights that are frozen are rounded as a step would use them."""
-    own, trained = engine.variables(), set(engine.trainable)
+    own = engine.variables()
+    trained = set(engine.trainable)
     for path, info in own.items():
         if info.dtype == _LOW and checkpoint.dtype(path) != _LOW and owner_of(path) in trained:
             raise refuse(

@@ -26,7 +26,8 @@ from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
 from runner.training.past import check_arrays
 
-RECORD, LOCK = "run.json", "run.lock"
+RECORD = "run.json"
+LOCK = "run.lock"
 _SHOWN = 3
 
 
@@ -319,7 +320,8 @@ def recorded_adam_rate(run: SavedRun, step: int | None) -> float | None:
     steps = storage.steps(run.folder)
     try:
         config = read_manifest(storage.place(run.folder, steps[-1] if step is None else step)).about["config"]
-        optimizer, builder = config["optimizer"], config["model"]["_target_"]
+        optimizer = config["optimizer"]
+        builder = config["model"]["_target_"]
         rate = float(optimizer["learning_rate"])
     except (DamagedError, IndexError, KeyError, TypeError, ValueError):
         return None
@@ -373,7 +375,8 @@ def check_not_running(key: str, run: SavedRun) -> None:
     Raises:
       ConfigError: it is, or it may be: it is another machine's.
     """
-    there, job = run.record["process"], requeue.job()
+    there = run.record["process"]
+    job = requeue.job()
     if there == process.identity() or run.record.get("ended") or process.is_gone(there):
         return
     if job is not None and job.has_ended(run.record.get("job")):

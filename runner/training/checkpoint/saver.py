@@ -126,8 +126,13 @@ class CheckpointSaver(Saver):
           goal: what the best checkpoint is the best by; None: none is.
           team: the processes of the run, each of which has one of this.
         """
-        self._goal, self._team, self._asked = goal, team, itertools.count()
-        self._config, self._folder, self._take, self._warn = config, folder, take, warn
+        self._goal = goal
+        self._team = team
+        self._asked = itertools.count()
+        self._config = config
+        self._folder = folder
+        self._take = take
+        self._warn = warn
         if team.is_first:
             storage.clean(folder)
         self._kept = Kept(folder, start, team)
@@ -135,7 +140,8 @@ class CheckpointSaver(Saver):
         self._failed_best: _Failed | None = None
         self._best: Mapping[str, Any] | None = self._kept.best()  # that was written
         self._hoped: Mapping[str, Any] | None = self._best  # or waits to be
-        self._saved_step, self._saved_at = start, time.monotonic()
+        self._saved_step = start
+        self._saved_at = time.monotonic()
         # One checkpoint may wait while another is written; a third save waits, so that memory stays bounded.
         self._queue: queue.Queue[tuple[Content, Mapping[str, Any] | None] | None] = queue.Queue(maxsize=1)
         self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
@@ -159,7 +165,8 @@ class CheckpointSaver(Saver):
         found = None if goal is None else best_of(goal, history.evaluations)
         if goal is None or found is None or found[0] not in self._kept.steps:
             return
-        step, value = found[0], goal.value(found[1])
+        step = found[0]
+        value = goal.value(found[1])
         if _improves(goal, value, self._best):
             self._hoped = self._best = {"metric": goal.metric, "value": value, "step": step}
             try:
@@ -175,7 +182,8 @@ class CheckpointSaver(Saver):
 
     def save_if_due(self, step: int, history: History) -> None:
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
-        every, minutes = self._config.every_steps, self._config.every_minutes
+        every = self._config.every_steps
+        minutes = self._config.every_minutes
         late = minutes is not None and self._team.told(
             f"late {next(self._asked)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
         )
@@ -231,7 +239,9 @@ class CheckpointSaver(Saver):
         a run does from there on is not what it did before.
         """
         self._queue.join()
-        self._saved_step, self._failed, self._failed_best = -1, None, None
+        self._saved_step = -1
+        self._failed = None
+        self._failed_best = None
         found = None
         for step in sorted(self._kept.steps, reverse=True):
             if step >= below:
@@ -281,7 +291,8 @@ class CheckpointSaver(Saver):
         if content.passing:
             del content
             self._queue.join()
-        self._saved_step, self._saved_at = step, time.monotonic()
+        self._saved_step = step
+        self._saved_at = time.monotonic()
 
     def _run(self) -> None:
         more = True

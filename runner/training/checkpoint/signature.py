@@ -39,7 +39,8 @@ def is_own(name: str, record: Mapping[str, Any]) -> bool:
       name: of the run or sweep.
       record: has the overrides and their signature.
     """
-    key, given = _read(), str(record.get(FIELD, ""))
+    key = _read()
+    given = str(record.get(FIELD, ""))
     return bool(key) and hmac.compare_digest(_signed(key, name, record.get("overrides")).encode(), given.encode())
 
 

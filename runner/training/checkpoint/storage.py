@@ -113,7 +113,8 @@ Part = Mapping[str, Any]
 
 def _saved_shards(making: Path, content: Content, team: Team) -> Part:
     """Writes this process's shards, and returns what the manifest says of them; or why it can't, for all to know."""
-    tensors, arrays = {}, {}
+    tensors = {}
+    arrays = {}
     file = manifest.arrays_file(team.index)
     for path, shards in content.shards.items():
         pieces = []

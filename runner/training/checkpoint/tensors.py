@@ -41,12 +41,15 @@ def write(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     head: dict[str, Any] = {}
     end = 0
     for key in order:
-        shape, dtype = [int(size) for size in arrays[key].shape], np.dtype(arrays[key].dtype)
-        begin, end = end, end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        shape = [int(size) for size in arrays[key].shape]
+        dtype = np.dtype(arrays[key].dtype)
+        begin = end
+        end = end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         head[key] = {"dtype": DTYPES[dtype.name], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNED)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     # What the user lets others read is told by the folder.
     mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_SURPRISE, mode)

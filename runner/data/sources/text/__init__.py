@@ -94,7 +94,8 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
             f"{corpus.source}: there is no text in it"
             + (" of a split train" if stored and "train" not in stored else "")
         )
-    length, apart = config.sequence_length or LENGTH, (config.documents or APART) == APART
+    length = config.sequence_length or LENGTH
+    apart = (config.documents or APART) == APART
     splits = {name: _packed(corpus, name, stored[name], length, apart=apart) for name in made.names if name in stored}
     sizes = {name: stored[name].size for name in splits}
     identity = json.dumps([content, vocabulary.sha256, length, apart])
@@ -118,7 +119,10 @@ class _Encoder:
     """
 
     def __init__(self, corpus: Corpus, config: DatasetConfig, content: str, before: Sequence[scan.Stat]) -> None:
-        self._corpus, self._config, self._content, self._before = corpus, config, content, before
+        self._corpus = corpus
+        self._config = config
+        self._content = content
+        self._before = before
         self._cut: Cut | None = None
 
     @property
@@ -153,7 +157,8 @@ class _Encoder:
 
     def vocabulary(self, store: Store, encoding: Encoding | None) -> Vocabulary:
         """Returns what the text is to be encoded by."""
-        recorded, end = encoding.vocabulary if encoding else None, self._config.end_token
+        recorded = encoding.vocabulary if encoding else None
+        end = self._config.end_token
         wanted = self._config.tokenizer or BYTES
         if recorded is not None:
             return _agreed(self._config, recorded)
@@ -204,7 +209,8 @@ def _unable(config: DatasetConfig, why: str) -> ConfigError:
 
 def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: bool) -> DataSource:
     made = Packed(stored.stream, stored.starts, length, apart)
-    least, count = 2 if apart else length + 1, len(stored.stream)
+    least = 2 if apart else length + 1
+    count = len(stored.stream)
     has = f"split {split} of {corpus.name} has {count:,} token{'s' if count != 1 else ''}, and {least:,} are needed"
     if count < 2:
         raise DataError(f"{has}; take more text")

@@ -57,7 +57,8 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
     settle_threads()
     try:
         found = Vocabulary(BPE, end_token, path.read_text("utf-8"))
-        size, known = found.size, end_token is None or found.end is not None
+        size = found.size
+        known = end_token is None or found.end is not None
     except Exception as error:  # the library raises bare exceptions
         raise refuse(
             "dataset.tokenizer",

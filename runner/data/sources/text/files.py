@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 else:
-    pa, pq = late("pyarrow"), late("pyarrow.parquet")  # a second to import, which other files do without
+    # a second to import, which other files do without
+    pa = late("pyarrow")
+    pq = late("pyarrow.parquet")
 
 PIECE = 1 << 16  # characters of a piece, at most
 _CHUNK = 1 << 20  # bytes that are read at once
@@ -171,7 +173,8 @@ def _place(text: str, start: int, stop: int) -> int:
 
 def _plain(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    read, lines = 0, 1
+    read = 0
+    lines = 1
     with path.open("rb") as file:
         if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
             read = len(codecs.BOM_UTF8)
@@ -189,7 +192,8 @@ def _plain(path: Path) -> Iterator[str]:
                 yield text
             if not chunk:
                 return
-            read, lines = read + len(chunk), lines + text.count("\n")
+            read = read + len(chunk)
+            lines = lines + text.count("\n")
 
 
 def _not_utf8(where: str, byte: int, at: int) -> DataError:
@@ -204,7 +208,8 @@ def _lines(path: Path, column: str) -> Iterator[str]:
         for number, line in enumerate(file, 1):
             where = f"{path}, line {number:,}"
             if number == 1 and line.startswith(codecs.BOM_UTF8):
-                read, line = len(codecs.BOM_UTF8), line.removeprefix(codecs.BOM_UTF8)
+                read = len(codecs.BOM_UTF8)
+                line = line.removeprefix(codecs.BOM_UTF8)
             try:
                 content = json.loads(line.decode(), parse_int=_number) if line.strip() else None
             except UnicodeDecodeError as error:

@@ -42,9 +42,11 @@ def digest(splits: Mapping[str, Sequence[Source]], column: str, memory: Path) ->
     for split, group in sorted(splits.items()):
         for one in group:
             if isinstance(one, Text):
-                kind, sha256 = ".txt", hashlib.sha256(one.content.encode()).hexdigest()
+                kind = ".txt"
+                sha256 = hashlib.sha256(one.content.encode()).hexdigest()
             else:
-                kind, sha256 = one.suffix.lower(), found[str(one.absolute())]
+                kind = one.suffix.lower()
+                sha256 = found[str(one.absolute())]
             own = f" {column}" if kind in (".jsonl", ".parquet") else ""
             total.update(f"{split}{own} {sha256}\n".encode())
     return total.hexdigest()
@@ -69,7 +71,8 @@ def _digests(files: Sequence[Path], memory: Path) -> dict[str, str]:
     known = _remembered(place)
 
     def one(name: str) -> tuple[Stat, str]:
-        now, old = _stat(Path(name)), known.get(name)
+        now = _stat(Path(name))
+        old = known.get(name)
         if old is not None and old[0] == now:
             return old
         try:

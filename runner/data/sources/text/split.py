@@ -40,11 +40,13 @@ def cut(pieces: Iterable[Piece]) -> Cut:
             total += length
             if length and count < _FEW:
                 lengths.append(length)
-            count, length = count + (length > 0), 0
+            count = count + (length > 0)
+            length = 0
     if count >= _FEW:
         last = round(count * _SHARE)
         return Cut(count - last, 0, f"the last {last:,} of {count:,} documents")
-    wanted, before = total - round(total * _SHARE), 0
+    wanted = total - round(total * _SHARE)
+    before = 0
     of = "the document" if count == 1 else f"{count} documents"
     for number, own in enumerate(lengths):
         if before + own > wanted:
@@ -76,7 +78,8 @@ def parted(pieces: Iterable[Piece], at: Cut) -> Iterator[tuple[str, str, bool]]:
             yield "test", text[place:], ends
         begun += len(text)
         if ends:
-            document, begun = document + (begun > 0), 0
+            document = document + (begun > 0)
+            begun = 0
 
 
 def _line(text: str, wanted: int) -> int:

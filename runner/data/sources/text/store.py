@@ -186,7 +186,8 @@ class _Split:
             if self._end is not None:
                 self._append(self._end)
             self._starts.write(np.int64(self._begun).tobytes())
-            self._documents, self._begun = self._documents + 1, self._count
+            self._documents = self._documents + 1
+            self._begun = self._count
 
     def _append(self, tokens: Array) -> None:
         self._tokens.write(tokens.tobytes())
@@ -214,12 +215,14 @@ def _write(folder: Path, vocabulary: Vocabulary, pieces: Pieces) -> None:
 
 
 def _batches(pieces: Pieces) -> Iterator[list[tuple[str, str, bool]]]:
-    batch, size = [], 0
+    batch = []
+    size = 0
     for one in pieces:
         batch.append(one)
         size += len(one[1])
         if size >= _BATCH or len(batch) >= _MOST_PIECES:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch

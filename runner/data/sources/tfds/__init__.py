@@ -28,7 +28,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
       ConfigError: a key's value does not work with this builder.
       DataError: the data is not there and can't be fetched, or is broken.
     """
-    wanted, root = cache.request(config, _code(config.builder)), cache.data_dir(config)
+    wanted = cache.request(config, _code(config.builder))
+    root = cache.data_dir(config)
     found = cache.find(root, wanted)
     if found is None:
         child.decode(root, wanted, download=config.download, mirror=config.mirror)

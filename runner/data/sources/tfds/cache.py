@@ -141,7 +141,8 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
       ConfigError: the name is none of a builder that TFDS ships.
     """
     size = (config.image_size[0], config.image_size[1]) if config.image_size else None
-    features, text = tuple(config.features) if config.features else None, config.tokenizer is not None
+    features = tuple(config.features) if config.features else None
+    text = config.tokenizer is not None
     if config.builder is not None:
         return Request(config.builder, image_size=size, features=features, code=code, text=text)
     match = _NAME.fullmatch(config.name)

@@ -106,17 +106,20 @@ def _unreachable(builder: Any) -> str | None:
 def _impatient() -> Iterator[None]:
     """Bounds what TFDS's downloader waits and retries, which it has no settings for."""
     adapter = downloader.requests.adapters.HTTPAdapter
-    send, retries = adapter.send, downloader.MAX_RETRIES
+    send = adapter.send
+    retries = downloader.MAX_RETRIES
 
     def send_in_time(self: Any, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> Any:
         return send(self, request, stream=stream, timeout=timeout or (_CONNECT_SECONDS, _READ_SECONDS), **options)
 
-    adapter.send, downloader.MAX_RETRIES = send_in_time, _RETRIES
+    adapter.send = send_in_time
+    downloader.MAX_RETRIES = _RETRIES
     socket.setdefaulttimeout(_READ_SECONDS)
     try:
         yield
     finally:
-        adapter.send, downloader.MAX_RETRIES = send, retries
+        adapter.send = send
+        downloader.MAX_RETRIES = retries
         socket.setdefaulttimeout(None)
 
 

@@ -32,7 +32,9 @@ class CoreAdapter:
           data: what the model takes and must give.
           seed: of the initial weights.
         """
-        self._config, self._data, self._seed = config, data, seed
+        self._config = config
+        self._data = data
+        self._seed = seed
         self._builder = target.load(config.target)
         self.lets_users_place = not target.is_own(config)
 

@@ -38,7 +38,10 @@ class KerasAdapter:
           seed: of the initial weights.
           blank: variables begin as zeros, which takes less time than drawing their values.
         """
-        self._config, self._data, self._seed, self._blank = config, data, seed, blank
+        self._config = config
+        self._data = data
+        self._seed = seed
+        self._blank = blank
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in parameters(self._builder)
         self.lets_users_place = self._takes_layouts and not target.is_own(config)

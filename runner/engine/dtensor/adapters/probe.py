@@ -37,7 +37,8 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
     layers = [model, *model.submodules]
     trained = {id(variable) for variable in model.trainable_variables}
     kept = {path: variable for path, variable in variables.items() if id(variable) not in trained}
-    pads, own = config.dataset.remainder == "pad", contract.has_own_code(layers)
+    pads = config.dataset.remainder == "pad"
+    own = contract.has_own_code(layers)
     if kept and own:
         _check_evaluation(model, variables, kept, config, data)
     if pads and (kept or own or contract.has_activity_loss(layers)):

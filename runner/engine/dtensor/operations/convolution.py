@@ -60,7 +60,8 @@ def convolution_internal(
             listed = spatial(listed, data_format or "NHWC", dims + 2)
         rates = listed * dims if len(listed) == 1 else listed
         if any(rate != 1 for rate in rates):
-            filters, dilations = dilated(filters, rates), None
+            filters = dilated(filters, rates)
+            dilations = None
     return _stock_convolution(
         input, filters, strides, padding, data_format, dilations, name, call_from_convolution, num_spatial_dims
     )

@@ -12,7 +12,8 @@ from runner.engine.dtensor.private import BACKEND
 from runner.errors import ConfigError
 from runner.model import scope
 
-_stock_rnn, _stock_key = BACKEND.rnn, BACKEND.ContextValueCache._key
+_stock_rnn = BACKEND.rnn
+_stock_key = BACKEND.ContextValueCache._key
 
 
 class _Loop:

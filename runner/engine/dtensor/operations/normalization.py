@@ -43,7 +43,8 @@ def fused_batch_norm_v3(
                     old - (old - new) * exponential_avg_factor for old, new in zip(before, running, strict=True)
                 ]
         else:
-            used, spread = tf.convert_to_tensor(mean), tf.convert_to_tensor(variance)
+            used = tf.convert_to_tensor(mean)
+            spread = tf.convert_to_tensor(variance)
             running = [used, spread]
         y = tf.nn.batch_normalization(inputs, along(used), along(spread), along(offset), along(scale), epsilon)
         return tf.cast(y, x.dtype), *running, *running, running[1]

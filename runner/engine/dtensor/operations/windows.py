@@ -106,4 +106,6 @@ def _pooling(kind: str) -> Callable[..., tf.Tensor]:
     return pooling
 
 
-avg_pool, avg_pool3d, max_pool3d = _pooling("AvgPool"), _pooling("AvgPool3D"), _pooling("MaxPool3D")
+avg_pool = _pooling("AvgPool")
+avg_pool3d = _pooling("AvgPool3D")
+max_pool3d = _pooling("MaxPool3D")

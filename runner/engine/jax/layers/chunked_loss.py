@@ -76,7 +76,8 @@ def chunked(
       most_bytes: of a chunk's logits; null: as `MOST_BYTES` has it of the devices.
     """
     (examples, tokens, features), vocabulary = hidden.shape, head.shape[-1]
-    p, s = parts.examples, parts.sequence
+    p = parts.examples
+    s = parts.sequence
     most = most_bytes or MOST_BYTES.get(jax.default_backend(), _MOST_BYTES)
     chunks = _chunks(examples * tokens * vocabulary * 4, tokens // s, most)
     if chunks == 1 and p * s > 1:  # the check of the factors below communicates

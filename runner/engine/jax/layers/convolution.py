@@ -75,7 +75,8 @@ def _shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
     height, width, channels, _ = w.shape
     (top, bottom), (left, right) = lax.padtype_to_pads(x.shape[1:3], (height, width), (1, 1), padding)
     x = jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
-    rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
+    rows = x.shape[1] - height + 1
+    columns = x.shape[2] - width + 1
     return sum(
         x[:, i : i + rows, j : j + columns, c : c + 1] * w[i, j, c]
         for i in range(height)
@@ -116,7 +117,8 @@ def _summed_over_batch(x_chwb: jax.Array, g: jax.Array, edges: Sequence[Pair], s
 def _grid_image_gradient(shape: tuple[int, ...], w: jax.Array, g: jax.Array, strides: Pair, padding: str) -> jax.Array:
     """Returns what `_image_gradient` does, of a kernel that the strides divide."""
     (kh, kw, channels, out), (sh, sw) = w.shape, strides
-    rows, columns = kh // sh, kw // sw
+    rows = kh // sh
+    columns = kw // sw
     w = w.reshape(rows, sh, columns, sw, channels, out).transpose(0, 2, 5, 1, 3, 4)
     turned = w.reshape(rows, columns, out, sh * sw * channels)[::-1, ::-1]
     full = [(rows - 1, rows - 1), (columns - 1, columns - 1)]

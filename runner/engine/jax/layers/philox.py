@@ -61,8 +61,10 @@ def _philox(
 
 def _product(constant: int, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the high and the low 32 bits of a product, by halves: JAX has no 64-bit numbers unless told to."""
-    a_high, a_low = jnp.uint32(constant >> 16), jnp.uint32(constant & 0xFFFF)
-    x_high, x_low = x >> 16, x & 0xFFFF
+    a_high = jnp.uint32(constant >> 16)
+    a_low = jnp.uint32(constant & 0xFFFF)
+    x_high = x >> 16
+    x_low = x & 0xFFFF
     middle = a_high * x_low + ((a_low * x_low) >> 16)
     rest = a_low * x_high + (middle & 0xFFFF)
     return a_high * x_high + (middle >> 16) + (rest >> 16), jnp.uint32(constant) * x
