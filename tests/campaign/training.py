@@ -29,8 +29,8 @@ from runner.cli.app import run_command
 from runner.config.schema import TrackingConfig
 from runner.engine.base import HostBatches
 from runner.errors import EngineError
-from runner.record import report, train
 from runner.record import tracked as record
+from runner.run import report, train
 from runner.task import classification
 from runner.task.base import Evaluation
 from runner.tracking import tracker

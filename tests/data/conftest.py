@@ -18,7 +18,7 @@ DEAD_PROXY = "http://127.0.0.1:9"
 
 LOAD = """
 import json, sys, time
-from runner.data import load
+from runner.data.loading import load
 from runner.config.schema import DatasetConfig
 start = time.monotonic()
 try:

@@ -24,7 +24,7 @@ def config(root: Path, **keys: object) -> DatasetConfig:
 def test_importing_and_reading_the_cache_import_no_tensorflow(fake_cache: FakeCache) -> None:
     fake_cache.write()
     code = (
-        "import json, sys; from runner.data import load; from runner.config.schema import DatasetConfig;"
+        "import json, sys; from runner.data.loading import load; from runner.config.schema import DatasetConfig;"
         "load(DatasetConfig(data_dir=sys.argv[1]));"
         "print(json.dumps(sorted({'tensorflow','tensorflow_datasets','sklearn','mlflow'} & set(sys.modules))))"
     )

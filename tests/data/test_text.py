@@ -280,7 +280,8 @@ def test_pydoc_is_there_and_its_topics_are_kept_apart(tmp_path):
 
 LOAD = """
 import json, sys
-from runner.data import load, packed
+from runner.data import packed
+from runner.data.loading import load
 from runner.config.schema_data import DatasetConfig
 import numpy
 

@@ -24,7 +24,7 @@ def ask(name, question):
 
 try:
     from runner.engine.jax import private
-from runner.model.hub import private as hub_private
+    from runner.model.hub import private as hub_private
 except ImportError as error:
     found["import"] = str(error)
     print(json.dumps(found))

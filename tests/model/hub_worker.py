@@ -14,13 +14,13 @@ import numpy as np
 from runner.config.schema import ModelConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySpec
-from runner.engine.jax import private
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
 from runner.engine.jax.tuning import train_alone
 from runner.errors import ConfigError
 from runner.model import keras_hub as hub
 from runner.model import stored
+from runner.model.hub import private
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
