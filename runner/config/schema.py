@@ -85,6 +85,8 @@ class ClusterConfig:
       timeout: longest wait in a collective, in seconds.
       start_timeout: seconds within which all processes must have come.
       requeue: a Slurm job that is about to end asks to be queued again, and goes on as the same run.
+      open_ports: accepts that the DTensor engines listen on all network interfaces, without authentication: whoever
+        reaches their ports runs code as you.
     """
 
     name: str = "single"
@@ -95,6 +97,7 @@ class ClusterConfig:
     timeout: float = 600.0
     start_timeout: float = 120.0
     requeue: bool = False
+    open_ports: bool = False
 
 
 @dataclass

@@ -8,6 +8,10 @@ from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import refuse
 from runner.layout import mesh
 from runner.processes import place
+from runner.sweep.process import command_module
+
+_STARTS_NOTHING = ("runner.plan", "runner.data")
+_DTENSOR = ("keras_dtensor", "core_dtensor")  # engines whose processes are TensorFlow's servers
 
 
 def check(config: RunConfig) -> None:
@@ -39,6 +43,30 @@ def check(config: RunConfig) -> None:
             )
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise refuse("cluster.processes", count, allowed="1 on TPUs", mend="use cluster=single")
+    if count > 1 and command_module() not in _STARTS_NOTHING:
+        _check_ports(config)
+
+
+def _check_ports(config: RunConfig) -> None:
+    """Rejects DTensor in several processes, unless the user accepts what its ports allow.
+
+    TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
+    and run every graph that they are sent, which may read and write the user's files.
+    """
+    engines = [config.engine.name]
+    if config.against.engine is not None and config.against.processes is None:
+        engines.append(config.against.engine)
+    exposed = [name for name in engines if name in _DTENSOR]
+    if not exposed or config.cluster.open_ports:
+        return
+    key = "engine" if exposed[0] == config.engine.name else "against.engine"
+    raise refuse(
+        "cluster.open_ports",
+        False,
+        allowed=f"{key}={exposed[0]} in several processes opens ports of TensorFlow on all network interfaces, and "
+        "whoever reaches them runs code as you",
+        mend=f"use {key}=jax, or set cluster.open_ports=true if you trust every user and machine that reaches them",
+    )
 
 
 def machines(config: ClusterConfig, kind: str) -> int:

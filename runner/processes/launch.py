@@ -1,4 +1,4 @@
-"""The launcher of `cluster=local`: the same command as several processes on this machine, over loopback.
+"""The launcher of `cluster=local`: the same command as several processes on this machine.
 
 Each is a process group of its own, so that a terminal's Ctrl-C reaches the launcher alone, which passes it on. With
 sessions of their own, Linux would schedule them as groups that compete for the cores (sched_autogroup), which took an

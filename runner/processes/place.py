@@ -171,13 +171,13 @@ def check(config: ClusterConfig) -> None:
     if name not in NAMES:
         raise refuse("cluster.name", name, allowed=f"one of {', '.join(NAMES)}", mend="set cluster=local")
     idle = {
-        "single": ("processes", "index", "coordinator", "interface", "requeue"),
+        "single": ("processes", "index", "coordinator", "interface", "requeue", "open_ports"),
         "local": ("index", "coordinator", "interface", "requeue"),
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)
         if value is not None and value is not False:
-            others = "local, auto or explicit" if key == "processes" else "auto or explicit"
+            others = "local, auto or explicit" if key in ("processes", "open_ports") else "auto or explicit"
             raise refuse(
                 f"cluster.{key}",
                 value,

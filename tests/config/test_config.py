@@ -36,9 +36,15 @@ GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path
 # What an option needs besides itself: the axes that a layout names, a builder for custom.
 NEEDS = {
     "engine/core_dtensor": ["model=mlp_core"],
-    "cluster/local": ["mesh=batch2"],
-    "cluster/auto": ["mesh=batch2", "cluster.processes=2", "cluster.index=1", "cluster.coordinator=127.0.0.1:29400"],
-    "cluster/explicit": ["mesh=batch2", "cluster.processes=2", "cluster.index=1", "cluster.coordinator=127.0.0.1:294"],
+    "cluster/local": ["mesh=batch2", "cluster.open_ports=true"],
+    "cluster/auto": [
+        *("mesh=batch2", "engine=jax", "cluster.processes=2", "cluster.index=1"),
+        "cluster.coordinator=127.0.0.1:29400",
+    ],
+    "cluster/explicit": [
+        *("mesh=batch2", "engine=jax", "cluster.processes=2", "cluster.index=1"),
+        "cluster.coordinator=127.0.0.1:294",
+    ],
     "layout": ["mesh=batch4_model2"],
     "layout/spatial": ["mesh=batch2_height2"],
     "layout/spatial2d": ["mesh=batch2_height2_width2"],

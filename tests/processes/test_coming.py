@@ -17,7 +17,7 @@ from tests.processes.started import ROOT, WITHIN_S
 pytestmark = pytest.mark.slow
 
 HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "mlflow", "sklearn")
-COMMON = ("mesh=batch2", "dataset=digits", "tracking=none", "cluster=explicit", "cluster.processes=2")
+COMMON = ("mesh=batch2", "dataset=digits", "tracking=none", "cluster=explicit", "cluster.processes=2", "engine=jax")
 
 
 def start(folder: Path, *arguments: str, module: str = "runner", paths: Sequence[Path] = ()) -> subprocess.Popen[str]:

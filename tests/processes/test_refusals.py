@@ -11,7 +11,7 @@ from runner.errors import ConfigError
 from runner.processes import place
 from tests.refusals import Refusal, assert_refused, chosen_cases, name, refusal, refuse_all
 
-EXPLICIT = "mesh=batch2 cluster=explicit cluster.processes=2"
+EXPLICIT = "mesh=batch2 engine=jax cluster=explicit cluster.processes=2"
 FIRST = f"{EXPLICIT} cluster.index=0"
 HERE = f"{FIRST} cluster.coordinator=127.0.0.1:29400"
 
@@ -56,10 +56,20 @@ REFUSALS = [
         "cluster=auto", "cluster.name=auto", "Slurm, Open MPI, torchrun or Kubernetes", "none of them is set here"
     ),
     refusal(
-        "mesh=batch2 cluster=auto cluster.index=0 cluster.processes=2",
+        "mesh=batch2 engine=jax cluster=auto cluster.index=0 cluster.processes=2",
         "cluster.coordinator=null",
         "host:port of process 0",
     ),
+    # The ports that TensorFlow opens.
+    refusal("mesh=batch2 cluster=local", "cluster.open_ports=False", "engine=keras_dtensor", "runs code as you"),
+    refusal("mesh=batch2 cluster=local engine=core_dtensor", "cluster.open_ports=False", "engine=core_dtensor"),
+    refusal(
+        "mesh=batch2 cluster=local engine=jax against.engine=keras_dtensor",
+        "cluster.open_ports=False",
+        "against.engine=keras_dtensor",
+        "set cluster.open_ports=true",
+    ),
+    refusal("+cluster.open_ports=true", "cluster.open_ports=True", "cluster=single has no such key"),
     # The rest of the group.
     refusal("mesh=batch2 cluster=local cluster.timeout=0", "cluster.timeout=0.0", "1 to 1e6 seconds"),
     refusal("mesh=batch2 cluster=local cluster.timeout=nan", "cluster.timeout=nan", "1 to 1e6 seconds"),

@@ -33,6 +33,7 @@ SHARED = [
     *("trainer.log_model=false", f"trainer.checkpoint.every_steps={EVERY_STEPS}"),
 ]
 CLUSTER = ["cluster=explicit", "cluster.processes=2", f"cluster.coordinator={ADDRESSES[0]}:{PORT}"]
+CLUSTER.append("cluster.open_ports=true")
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ ROUNDING = "attention/key/bias"  # whose gradient is nothing else
 def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, engine: str, mesh: str, layout: str) -> None:
     chosen = [*TEXT, f"engine={engine}", mesh, f"layout={layout}", "model.dropout=0.1"]
     in_folder(tmp_path / "one", engine, *chosen)
-    in_folder(tmp_path / "two", engine, *chosen, "cluster=local", "cluster.processes=2")
+    in_folder(tmp_path / "two", engine, *chosen, "cluster=local", "cluster.processes=2", "cluster.open_ports=true")
     one, two = last(tmp_path / "one"), last(tmp_path / "two")
     apart = differences(one, two)
     if engine == "jax":
@@ -145,7 +145,14 @@ def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, engine: str,
 @pytest.mark.parametrize("engine", list(LIBRARIES))
 def test_several_processes_are_proven(tmp_path: Path, engine: str) -> None:
     chosen = [one for one in TEXT if not one.startswith("task.sample")]
-    several = [TWICE, "layout=megatron", "cluster=local", "cluster.processes=2", "verify.steps=4"]
+    several = [
+        TWICE,
+        "layout=megatron",
+        "cluster=local",
+        "cluster.processes=2",
+        "cluster.open_ports=true",
+        "verify.steps=4",
+    ]
     done = run(tmp_path / "here", "runner.verify", *chosen, f"engine={engine}", *several, engine=engine)
     assert "proven: 4 steps" in done.stdout
 
