@@ -11,6 +11,7 @@ from tests import forks, wide
 pytest_plugins = ["pytester"]
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # what a run says and records is the same on a machine with GPUs
+os.environ.setdefault("RUNNER_CLUSTER_SECRET", "what the processes of the tests share")  # not a file in the home
 os.environ["XLA_FLAGS"] = forks.SLOW_CODE  # `tests.engine.jax_runs.FAST_CODE` is an environment without
 forks.start_environment.update(os.environ)
 for number in (signal.SIGHUP, signal.SIGINT):  # as what starts with nohup, or in the background, inherits them ignored

@@ -40,7 +40,7 @@ _LOOKS = "runner.data"  # at a dataset, whatever its task would be
 _ALONE = ("runner.plan", _LOOKS)  # commands that compute nothing with the mesh
 _LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
 # What every process has its own of, or that only process 0 looks at.
-_OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "tracking.uri")
+_OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "cluster.secret_file", "tracking.uri")
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ class ClusterConfig:
       requeue: a Slurm job that is about to end asks to be queued again, and goes on as the same run.
       open_ports: accepts that the DTensor engines listen on all network interfaces, without authentication: whoever
         reaches their ports runs code as you.
+      secret_file: file of mode 0600 with the secret that all processes must know, the same for all; null: the variable
+        `RUNNER_CLUSTER_SECRET`, else a file in your home that the first run makes.
     """
 
     name: str = "single"
@@ -98,6 +100,7 @@ class ClusterConfig:
     start_timeout: float = 120.0
     requeue: bool = False
     open_ports: bool = False
+    secret_file: str | None = None
 
 
 @dataclass

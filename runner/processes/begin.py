@@ -8,12 +8,13 @@ import platform
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, DataError, Interrupted, TrackingError
 from runner.host import cores
 from runner.host.signals import SIGNALS, StopRequest, at_exit
-from runner.processes import team
+from runner.processes import secret, team
 from runner.processes.hub import SILENCE_S
 from runner.processes.member import Ending, Member
 from runner.processes.place import address_of, find
@@ -44,12 +45,14 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
       agrees: what must be the same in all.
 
     Raises:
+      ConfigError: they have no secret.
       ProcessError: they did not come together, or differ.
     """
     place = find(config)
     if place is None:
         return
     address = address_of(config.interface) if config.interface else None
+    place = replace(place, token=secret.token(config, place))
     member = Member(place, config.timeout)
     team.enter(member)
     at_exit(leave)

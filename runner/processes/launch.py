@@ -24,6 +24,7 @@ from contextlib import closing, suppress
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
 from runner.host.signals import SIGNALS, TOGETHER_S
+from runner.processes.messages import DeniedError, enter
 from runner.processes.place import VARIABLE, Place
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -174,14 +175,19 @@ class _Loss:
         self.why = f"process {index} {how}"
         self.code = code or _KILLED
         signum = self.code - _SIGNALLED if self.code > _SIGNALLED else None
-        word = {"kind": "lost", "index": index, "token": self._place.token, "why": self.why, "signum": signum}
+        word = {"kind": "lost", "index": index, "why": self.why, "signum": signum}
         threading.Thread(target=self._tell, args=(json.dumps(word).encode() + b"\n",), daemon=True).start()
 
     def _tell(self, line: bytes) -> None:
         while time.monotonic() - self.since < _GRACE_S:
-            with suppress(OSError), socket.create_connection((self._place.host, self._place.port), 1.0) as one:
-                one.sendall(line)
-                self.is_told = not one.recv(1)  # it closes the connection when it has read the line
+            where = (self._place.host, self._place.port)
+            with suppress(OSError), socket.create_connection(where, timeout=1.0) as connection:
+                try:
+                    enter(connection, self._place.token)
+                except DeniedError:
+                    return  # somebody else listens there
+                connection.sendall(line)
+                self.is_told = not connection.recv(1)  # it closes the connection when it has read the line
                 return
             time.sleep(_POLL_S)
 

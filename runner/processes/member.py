@@ -21,8 +21,10 @@ from typing import Any, NoReturn, TypeVar
 
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
 from runner.host.secrets import scrub
-from runner.processes.hub import BEAT_S, LONGEST, SILENCE_S, Hub
+from runner.processes.hub import BEAT_S, SILENCE_S, Hub
+from runner.processes.messages import LONGEST, DeniedError, TooLongError, encoded, enter, printable
 from runner.processes.place import Place
+from runner.processes.secret import VARIABLE as SECRET
 from runner.processes.team import ProcessError, Team
 
 T = TypeVar("T")
@@ -56,6 +58,7 @@ class Member(Team):
         self._heard = threading.Condition()
         self._posts: dict[str, Any] = {}
         self._alls: dict[str, list[Any]] = {}
+        self._parts: dict[str, list[Any]] = {}  # of those that have not come whole
         self._ended: Mapping[str, Any] | None = None
         self._signal: int | None = None
         self._usage: dict[int, Mapping[str, float]] = {}
@@ -80,7 +83,8 @@ class Member(Team):
           address: that this process is reached at; null: the one that leads to process 0.
 
         Raises:
-          ProcessError: process 0's port is taken, it can't be reached, one did not come, came twice or does not agree.
+          ProcessError: process 0's port is taken, it can't be reached or has another secret, one did not come, came
+            twice or does not agree.
         """
         place = self.place
         self._hub = self._make_hub(start_timeout) if self.is_first else None
@@ -88,7 +92,7 @@ class Member(Team):
         self._socket.settimeout(None if self._hub else SILENCE_S)  # a process hears its own switchboard, or is stopped
         self.address = address or self._socket.getsockname()[0]
         about = {"host": platform.node(), "pid": os.getpid(), "agrees": agrees}
-        self._say("join", index=place.index, count=place.count, token=place.token, about=about)
+        self._say("join", index=place.index, count=place.count, about=about)
         for work in (self._listen, self._beat):
             threading.Thread(target=work, daemon=True).start()
         with self._heard:
@@ -120,6 +124,10 @@ class Member(Team):
         while True:
             try:
                 found = socket.create_connection(where, timeout=2.0)
+                if found.getsockname() == found.getpeername():  # a port may be connected to itself
+                    found.close()
+                    raise ConnectionError("nobody listens there")
+                self._enter(found)
             except OSError as error:
                 if time.monotonic() > until:
                     raise ProcessError(
@@ -129,14 +137,35 @@ class Member(Team):
                     ) from error
                 time.sleep(_AGAIN_S)
             else:
-                if found.getsockname() != found.getpeername():  # a port may be connected to itself
-                    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    return found
-                found.close()
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return found
+
+    def _enter(self, connection: socket.socket) -> None:
+        """Proves the secret; a connection that process 0 drops while strangers flood it is made again."""
+        connection.settimeout(SILENCE_S)
+        try:
+            enter(connection, self.place.token)
+        except TimeoutError as error:
+            connection.close()
+            raise ProcessError(f"process 0 has not answered for {SILENCE_S:.0f} s") from error
+        except DeniedError as error:
+            connection.close()
+            raise ProcessError(
+                f"process {self.index} and what listens at {self.place.host}:{self.place.port} have different "
+                "secrets: it is another run, or they share no secret; set cluster.coordinator to a free port, "
+                f"or {SECRET} or cluster.secret_file to the same secret for all"
+            ) from error
+        except OSError:
+            connection.close()
+            raise
 
     def _say(self, kind: str, **said: object) -> None:
+        try:
+            line = encoded({"kind": kind, **said})
+        except TooLongError as error:
+            raise ProcessError(str(error)) from error
         with self._sending, suppress(OSError):  # who has gone hears nothing, and is noticed by the listener
-            self._socket.sendall(json.dumps({"kind": kind, **said}).encode() + b"\n")
+            self._socket.sendall(line)
 
     def _beat(self) -> None:
         while not self._left:
@@ -154,7 +183,7 @@ class Member(Team):
         why = "process 0 is gone without a word, as one that was killed"
         try:
             with self._socket.makefile("rb") as lines:
-                while line := lines.readline(LONGEST):
+                while line := lines.readline(2 * LONGEST):  # a little more than what one process sent
                     self._take(json.loads(line))
         except TimeoutError:
             why = f"process 0 has not answered for {SILENCE_S:.0f} s"
@@ -171,7 +200,10 @@ class Member(Team):
                 case "post":
                     self._posts[said["key"]] = said["value"]
                 case "all":
-                    self._alls[said["key"]] = said["value"]
+                    values = self._parts.setdefault(said["key"], [])
+                    values += said["value"]
+                    if len(values) == self.count:
+                        self._alls[said["key"]] = self._parts.pop(said["key"])
                 case "first" if "signum" in said:
                     self._signal = self._signal or said["signum"]
                 case "first" if "usage" in said:
@@ -188,7 +220,7 @@ class Member(Team):
         with self._heard:
             if self._ended is not None:
                 return
-            self._ended = ended
+            self._ended = {**ended, "why": printable(ended.get("why", ""))}
             self._heard.notify_all()
         threading.Thread(target=self._end_too, daemon=True).start()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.processes.member import Member
+from runner.processes.messages import printable
 from runner.processes.team import Team
 
 FOLDER = "processes"
@@ -81,4 +82,6 @@ class _Sender(logging.Handler):
 
 
 def _logged(said: Mapping[str, Any]) -> None:
-    logging.getLogger(said["name"]).log(int(said["level"]), "[process %s] %s", said["index"], said["text"])
+    # A traceback has lines, and nothing else that is not printable.
+    text = "\n".join(printable(line) for line in str(said["text"]).splitlines())
+    logging.getLogger(printable(said["name"])).log(int(said["level"]), "[process %s] %s", said["index"], text)

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, refuse
@@ -34,18 +34,20 @@ class Place:
       count: how many they are.
       host: where process 0 listens.
       port: likewise.
-      token: what a process must know to be let in: a secret of our launcher's, or a job's name; empty for none.
+      token: the secret that a process must know to be let in; empty: see `runner.processes.secret`.
       found: who told, in a word.
       device: kind of the mesh's devices, which our launcher has settled.
+      job: the scheduler's name of the job, which is no secret.
     """
 
     index: int
     count: int
     host: str
     port: int
-    token: str = ""
+    token: str = field(default="", repr=False)
     found: str = "explicit"
     device: str = ""
+    job: str = ""
 
     @property
     def is_launched(self) -> bool:
@@ -123,7 +125,7 @@ def find(config: ClusterConfig) -> Place | None:
         )
     assert count is not None
     told_by = found or Place(index, count, host, port)
-    place = Place(index, count, host, port, told_by.token, told_by.found)
+    place = Place(index, count, host, port, found=told_by.found, job=told_by.job)
     _check_numbers(place)
     return place if count > 1 else None
 
@@ -171,8 +173,8 @@ def check(config: ClusterConfig) -> None:
     if name not in NAMES:
         raise refuse("cluster.name", name, allowed=f"one of {', '.join(NAMES)}", mend="set cluster=local")
     idle = {
-        "single": ("processes", "index", "coordinator", "interface", "requeue", "open_ports"),
-        "local": ("index", "coordinator", "interface", "requeue"),
+        "single": ("processes", "index", "coordinator", "interface", "requeue", "open_ports", "secret_file"),
+        "local": ("index", "coordinator", "interface", "requeue", "secret_file"),
     }
     for key in idle.get(name, ()):
         value = getattr(config, key)
@@ -243,7 +245,7 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
     job = int(environ["SLURM_JOB_ID"]) * 16 + _number(environ.get("SLURM_STEP_ID"))
     # A node's name in Slurm need not be one that resolves.
     host = _LOOPBACK if environ.get("SLURM_STEP_NUM_NODES") == "1" else first_node(environ["SLURM_STEP_NODELIST"])
-    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), f"Slurm {job}", "Slurm")
+    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), found="Slurm", job=f"Slurm {job}")
 
 
 def first_node(nodes: str) -> str:
@@ -267,7 +269,8 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     else:
         found = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
         host = found[1] if found else ""
-    return Place(int(environ["OMPI_COMM_WORLD_RANK"]), size, host, _port(job), f"Open MPI {job}", "Open MPI")
+    rank = int(environ["OMPI_COMM_WORLD_RANK"])
+    return Place(rank, size, host, _port(job), found="Open MPI", job=f"Open MPI {job}")
 
 
 def _torchrun(environ: Mapping[str, str]) -> Place | None:

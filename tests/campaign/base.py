@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
 
-NAMES = ("kills", "fuzz", "corruption", "storage", "server", "processes", "ports", "mutations")
+NAMES = ("kills", "fuzz", "corruption", "storage", "server", "processes", "ports", "strangers", "mutations")
 
 
 @dataclass(frozen=True)

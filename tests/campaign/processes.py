@@ -29,6 +29,7 @@ from tests.campaign.faults import CONFIG, LAUNCHER, ROOM, Fault
 from tests.campaign.left import Left, differences, left_in
 
 CASES = 50
+_SECRET = "what the processes of the campaign share"
 _LONGEST_S = 180.0  # that a run may take to which nothing was done
 _SOON_S = 30.0  # that one may take to end after the fault
 _GONE_S = 1.0  # that others may be seen after the launcher has ended
@@ -112,7 +113,7 @@ class Runs:
         """Starts a command, which prints into `life-<number><name>.out` and `.err`."""
         places = [f"tracking.uri={self.uri}", f"trainer.checkpoint.folder={self.folder}/checkpoints"]
         command = [sys.executable, "-m", "runner", *given, *places, f"hydra.run.dir={self.folder}/run-{self._lives}"]
-        environment = os.environ | {"XLA_FLAGS": forks.SLOW_CODE}
+        environment = os.environ | {"XLA_FLAGS": forks.SLOW_CODE, "RUNNER_CLUSTER_SECRET": _SECRET}
         library = forks.JAX if self._config.engine == "jax" else forks.TENSORFLOW
         with self._said(f"{name}.out").open("wb") as out, self._said(f"{name}.err").open("wb") as err:
             return forks.Popen(

@@ -15,6 +15,7 @@ import pytest
 from runner.processes import hub, launch
 from runner.processes.hub import Hub
 from runner.processes.launch import _code, _Loss
+from runner.processes.messages import enter
 from runner.processes.place import Place
 
 
@@ -37,8 +38,9 @@ def heard(loss: _Loss) -> bool:
 
 def told(place: Place) -> Mapping[str, Any]:
     """Comes to the switchboard, and returns what it says of the run's end."""
-    joins = {"kind": "join", "index": 1, "count": 2, "token": place.token, "about": {"host": "here", "pid": 7}}
+    joins = {"kind": "join", "index": 1, "count": 2, "about": {"host": "here", "pid": 7}}
     with socket.create_connection((place.host, place.port), timeout=20) as one, one.makefile("rb") as lines:
+        enter(one, place.token)
         one.sendall(json.dumps(joins).encode() + b"\n")
         found = (json.loads(line) for line in lines)
         return next(said for said in found if said["kind"] == "ended")
@@ -65,8 +67,10 @@ def test_a_stranger_ends_nothing(place: Place) -> None:
     loss = _Loss(replace(place, token="another"))
     loss.begin(0, -9)
     switchboard(place, start_timeout=1.0)
-    assert heard(loss)
-    assert "did not come within 1 s" in told(place)["why"]
+    why = told(place)["why"]
+    assert "did not come within 1 s" in why
+    assert why.endswith("1 connections had another secret")
+    assert not loss.is_told
 
 
 def test_a_switchboard_that_was_stopped_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

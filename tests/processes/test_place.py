@@ -129,7 +129,7 @@ def test_an_index_beyond_the_processes_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_slurms_variables_alone_make_no_run_of_several() -> None:
     """A config of one process is one, whatever started it; who asks for it is told of the others."""
-    assert scheduled(SLURM) == Place(3, 8, "gpu007", scheduled_port(), "Slurm 19746", "Slurm")
+    assert scheduled(SLURM) == Place(3, 8, "gpu007", scheduled_port(), found="Slurm", job="Slurm 19746")
     assert scheduled({"SLURM_JOB_ID": "1234", "SLURM_PROCID": "0"}) is None, "a script's own shell is no task"
     assert scheduled({}) is None
 

@@ -1,0 +1,116 @@
+"""Messages between the processes of a run: lines of JSON, their sizes, and the proof of a secret before them."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from runner.errors import in_one_line
+
+LONGEST = 64 << 20  # bytes of a message of a process that has proved the secret
+GREETING = 4096  # bytes that a connection may send before it has
+_SHOWN = 4000  # characters of a peer's text in a message to a person
+# sides of a proof, so that neither can be answered with the other's own
+PEER = "peer"
+FIRST = "process 0"
+
+
+class DeniedError(RuntimeError):
+    """The two sides of a connection do not know the same secret."""
+
+
+class TooLongError(ValueError):
+    """A message is longer than the other side takes."""
+
+
+def encoded(message: Mapping[str, Any]) -> bytes:
+    """Returns a message as a line.
+
+    Raises:
+      TooLongError: it names the size, and the limit.
+    """
+    line = json.dumps(message).encode() + b"\n"
+    if len(line) > LONGEST:
+        name = message.get("key", message.get("kind"))
+        raise TooLongError(
+            f"the message '{name}' has {len(line) / 2**20:.1f} MiB, and one between processes has {LONGEST >> 20} MiB "
+            "at most"
+        )
+    return line
+
+
+def printable(text: object) -> str:
+    """Returns a peer's text in one line that can't move a terminal's cursor or change its colors."""
+    return "".join(sign if sign.isprintable() else " " for sign in in_one_line(str(text)[:_SHOWN]))
+
+
+def nonce() -> str:
+    """Returns what makes a proof worth nothing for any other connection."""
+    return secrets.token_hex(32)
+
+
+def proof(token: str, side: str, challenge: str, answer: str) -> str:
+    """Returns what only one who knows the secret can compute.
+
+    Args:
+      token: the secret.
+      side: who proves, `PEER` or `FIRST`.
+      challenge: process 0's nonce.
+      answer: the peer's nonce.
+    """
+    return hmac.new(token.encode(), f"{side} {challenge} {answer}".encode(), "sha256").hexdigest()
+
+
+def is_proof(said: object, token: str, side: str, challenge: str, answer: str) -> bool:
+    """Returns whether a side has proved that it knows the secret."""
+    expected = proof(token, side, challenge, answer).encode()
+    return isinstance(said, str) and hmac.compare_digest(said.encode(errors="replace"), expected)
+
+
+def enter(connection: socket.socket, token: str) -> None:
+    """Proves the secret to process 0, and lets process 0 prove it; nothing else is said before that.
+
+    Raises:
+      DeniedError: the other side has another secret, or is no process 0.
+      OSError: the connection broke, or took too long.
+    """
+    challenge = _greeting(connection).get("challenge")
+    if not isinstance(challenge, str):
+        raise DeniedError
+    answer = nonce()
+    own = {"answer": answer, "proof": proof(token, PEER, challenge, answer)}
+    connection.sendall(json.dumps(own).encode() + b"\n")
+    if not is_proof(_greeting(connection).get("proof"), token, FIRST, challenge, answer):
+        raise DeniedError
+
+
+def _greeting(connection: socket.socket) -> Mapping[str, Any]:
+    """Reads a line of at most `GREETING` bytes, and no byte after it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if len(line) >= GREETING:
+            raise DeniedError
+        chunk = connection.recv(GREETING - len(line))
+        if not chunk:
+            raise ConnectionError("process 0 closed the connection")
+        line += chunk
+    return greeting(line)
+
+
+def greeting(line: bytes) -> Mapping[str, Any]:
+    """Returns what a line says before the secret is proved.
+
+    Raises:
+      DeniedError: it is no object of JSON.
+    """
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DeniedError from error
+    if not isinstance(said, dict):
+        raise DeniedError
+    return said
