@@ -19,6 +19,7 @@ _BOOKKEEPING = frozenset(
         "host",
         "pid",
         "boot",
+        "machine",
         "code",
         "config",
         "params",
