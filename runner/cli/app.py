@@ -36,6 +36,7 @@ from runner.processes import begin as processes
 from runner.processes.team import ProcessError
 from runner.processes.team import current as current_team
 from runner.sweep import launch, member, resume, state
+from runner.tracking.location import sqlite_uri
 from runner.training.checkpoint import arguments
 
 if TYPE_CHECKING:
@@ -115,8 +116,13 @@ def _run(command: Command) -> bool:
 def register_resolvers() -> None:
     """Lets OmegaConf resolve what conf/config.yaml asks the program for."""
     OmegaConf.register_new_resolver("runner_outputs", lambda: str(paths.outputs_dir()), replace=True)
+    OmegaConf.register_new_resolver("runner_database", _database, replace=True)
     OmegaConf.register_new_resolver("runner_pid", lambda: str(os.getpid()), replace=True)
     OmegaConf.register_new_resolver("runner_commands", commands.listed, replace=True)
+
+
+def _database(name: str) -> str:
+    return sqlite_uri(paths.outputs_dir() / name)
 
 
 def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,7 +182,7 @@ def _remove(removals: Sequence[Found], store: Store | None, *, records: bool) ->
     if records and store is not None:
         print(
             f"deleted runs can be restored (mlflow runs restore); what they logged goes with: "
-            f"mlflow gc --backend-store-uri {shown(store.uri)}"
+            f"mlflow gc --backend-store-uri {shlex.quote(shown(store.uri))}"
         )
     return EXIT_DONE if len(done_with) == len(removals) else EXIT_FAILED
 

@@ -22,7 +22,7 @@ from runner.sweep.jobs import Job, JobStatus, Outcome
 from runner.sweep.member import VALUES_FILE
 from runner.sweep.space import distribution
 from runner.sweep.state import Sweep, arguments_of, own_overrides
-from runner.tracking.location import sqlite_path
+from runner.tracking.location import absolute, sqlite_path
 
 if TYPE_CHECKING:
     from runner.sweep import pictures
@@ -190,7 +190,7 @@ class Search:
 
 def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    uri = reveal(STUDIES, settings.storage)
+    uri = absolute(reveal(STUDIES, settings.storage))
     path = sqlite_path(uri)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,10 @@ import shlex
 import shutil
 import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, quote, unquote
 
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal, without_userinfo
@@ -22,6 +24,9 @@ else:
     serving = late("runner.tracking.serving")
 
 _SQLITE = "sqlite:///"
+_BY_DRIVER = "sqlite+pysqlite:///"
+# In a URI these begin a query or a quoted character, or look like a secret, which is masked.
+_SPECIAL = re.compile(r"[?%#&;*]")
 # Without processes for jobs of the GenAI side, and with one worker, MLflow's UI takes a fraction of its memory.
 _LIGHT = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false "
 
@@ -33,10 +38,10 @@ def default_uri(root: Path) -> str:
       root: the project's folder.
 
     Returns:
-      $MLFLOW_TRACKING_URI if set, else `sqlite:///<root>/outputs/mlflow.db`, absolute.
+      $MLFLOW_TRACKING_URI if set, else the URI of `<root>/outputs/mlflow.db`, absolute.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
-    return absolute(given or f"{_SQLITE}{(root / 'outputs' / 'mlflow.db').absolute().as_posix()}")
+    return absolute(given) if given else sqlite_uri((root / "outputs" / "mlflow.db").absolute())
 
 
 def tracking_uri(configured: str | None, root: Path) -> str:
@@ -58,15 +63,48 @@ def absolute(uri: str) -> str:
     if path is None:
         return uri
     query = uri.partition("?")[2]
-    return f"{_SQLITE}{path.as_posix()}" + (f"?{query}" if query else "")
+    options = "&".join(option for option in query.split("&") if option and not option.startswith("uri="))
+    if options and "uri=" in query:  # options for SQLite itself, which it reads from such a URI only
+        return uri
+    opened = sqlite_uri(path)
+    joint = "&" if "?" in opened else "?"
+    return f"{opened}{joint}{options}" if options else opened
+
+
+def sqlite_uri(path: Path) -> str:
+    """Returns the URI by which SQLAlchemy, and so MLflow and Optuna, open a SQLite file.
+
+    Args:
+      path: absolute. If no character of it is special in a URI, it stays as it is.
+    """
+    text = path.as_posix()
+    if not _SPECIAL.search(text):
+        return f"{_SQLITE}{text}"
+    # Without a driver, MLflow would create the folder of the quoted text.
+    quoted = quote(text, safe="/:")
+    return f"{_BY_DRIVER}{quoted}" if _unquotes() else f"{_BY_DRIVER}file:{quoted}?uri=true"
 
 
 def sqlite_path(uri: str) -> Path | None:
     """Returns the absolute path of a SQLite URI's file; None for any other URI."""
-    name = uri.partition("?")[0].removeprefix(_SQLITE)
-    if not uri.startswith(_SQLITE) or name in ("", ":memory:"):
+    if not uri.startswith((_SQLITE, _BY_DRIVER)):
+        return None
+    name, _, query = uri.partition(":///")[2].partition("?")
+    if _unquotes():
+        name = unquote(name)
+    if name.startswith("file:") and parse_qs(query).get("uri", [""])[-1].lower() in ("true", "1", "yes", "on"):
+        # SQLite itself reads such a name as a URI.
+        name = unquote(name.removeprefix("file:"))
+        name = name.removeprefix("//") if name.startswith("///") else name
+    if name in ("", ":memory:"):
         return None
     return Path(os.path.abspath(name))  # noqa: PTH100 - resolve() would follow links
+
+
+def _unquotes() -> bool:
+    """Returns whether SQLAlchemy reads `%3F` in the path of a database as a character; before 2.1 it does not."""
+    major, minor = version("sqlalchemy").split(".")[:2]
+    return (int(major), int(minor)) >= (2, 1)
 
 
 def is_http(uri: str) -> bool:

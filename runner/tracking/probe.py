@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -113,7 +114,7 @@ def refused_by(uri: str, error: Exception) -> TrackingError:
 
 def _other_schema(uri: str, version: str) -> str:
     if _is_known_schema(version):
-        return f"an older MLflow made its tables; back it up, then `mlflow db upgrade {shown(uri)}`"
+        return f"an older MLflow made its tables; back it up, then `mlflow db upgrade {shlex.quote(shown(uri))}`"
     return f"a newer MLflow made its tables (version {version}); install that MLflow"
 
 

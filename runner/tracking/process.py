@@ -157,7 +157,7 @@ def _boot() -> str:
 
 
 def _namespace() -> str:
-    """Returns the process namespace; with that of time where it is another one, which shifts the start of a process."""
+    """Returns the process namespace, with a time namespace that shifts the start of a process."""
     place = Path("/proc/self/ns")
     try:
         namespace = str((place / "pid").readlink())

@@ -82,6 +82,8 @@ def _check_file_store(key: str, uri: str) -> None:
 
 def _check_sqlite(key: str, uri: str, rest: str, driver: str) -> None:
     path = rest.lstrip("/").partition("?")[0]
+    # The usual driver is named by the URI of a path with special characters.
+    driver = driver.removeprefix("pysqlite")
     if path == ":memory:":
         raise _refused(key, uri, "memory is gone with the run", f"set {key}=sqlite:///runs.db")
     if driver or not path or not rest.startswith("///"):

@@ -7,9 +7,10 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import sqlalchemy
 
-from runner.tracking import default_uri, serving
-from runner.tracking.location import absolute, fingerprint, free_port, shown, sqlite_path, ui_lines
+from runner.tracking import default_uri, location, serving
+from runner.tracking.location import absolute, fingerprint, free_port, shown, sqlite_path, sqlite_uri, ui_lines
 
 
 def test_the_default_is_an_absolute_sqlite_file_in_outputs(tmp_path):
@@ -25,6 +26,55 @@ def test_a_relative_sqlite_file_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert absolute("sqlite:///a/../runs.db?timeout=9") == f"sqlite:///{tmp_path}/runs.db?timeout=9"
     assert sqlite_path("sqlite:///runs.db") == tmp_path / "runs.db"
+
+
+SPECIAL = [
+    "a?b",
+    "a#b",
+    "a%b",
+    "a%41",
+    "a%3Fb",
+    "a b",
+    "a?key=1",
+    "a#token=b",
+    "x;key=y&z",
+    "***",
+    "é?",
+    "a:b@c",
+    "a?b#c%d e",
+]
+
+
+@pytest.mark.parametrize("unquotes", [True, False], ids=["sqlalchemy 2.1", "before"])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_the_path_of_a_project_is_the_path_of_its_store(tmp_path, monkeypatch, name, unquotes):
+    monkeypatch.setattr(location, "_unquotes", lambda: unquotes)
+    uri = default_uri(tmp_path / name)
+    assert sqlite_path(uri) == tmp_path / name / "outputs" / "mlflow.db"
+    assert absolute(uri) == uri
+    assert shown(uri) == uri
+    assert sqlite_path(absolute(f"{uri}{'&' if '?' in uri else '?'}timeout=9")) == sqlite_path(uri)
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_sqlalchemy_opens_the_path_that_we_mean(tmp_path, name):
+    path = tmp_path / name / "runs.db"
+    path.parent.mkdir()
+    engine = sqlalchemy.create_engine(sqlite_uri(path))
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE t (a INTEGER)"))
+    engine.dispose()
+    assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
+
+
+def test_what_is_typed_quoted_is_read_as_sqlalchemy_reads_it(tmp_path):
+    uri = f"sqlite:///{tmp_path}/my%20runs.db"
+    assert sqlite_path(uri) == Path(sqlalchemy.make_url(uri).database)
+    assert absolute(uri) == f"sqlite:///{sqlalchemy.make_url(uri).database}"
+
+
+def test_a_plain_path_is_written_as_it_always_was(tmp_path):
+    assert sqlite_uri(tmp_path / "my runs" / "a.db") == f"sqlite:///{tmp_path}/my runs/a.db"
 
 
 @pytest.mark.parametrize("uri", ["http://h:1", "postgresql://u:p@h/db", "databricks", "sqlite:///:memory:"])

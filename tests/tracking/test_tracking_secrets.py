@@ -196,6 +196,7 @@ def test_a_file_of_unsent_records_can_not_be_used_to_guess_a_password(tmp_path: 
 def test_what_hydra_writes_of_a_config_is_masked(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["runner", *overrides])
     OmegaConf.register_new_resolver("runner_outputs", lambda: "outputs", replace=True)
+    OmegaConf.register_new_resolver("runner_database", lambda name: f"sqlite:///outputs/{name}", replace=True)
     OmegaConf.register_new_resolver("runner_pid", lambda: "1", replace=True)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         config = compose("config", overrides=overrides, return_hydra_config=True)

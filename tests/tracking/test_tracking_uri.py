@@ -37,7 +37,7 @@ def _no_outer_store(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sqlite:runs.db", "set tracking.uri=sqlite:///runs.db"),
         ("sqlite://runs.db", "set tracking.uri=sqlite:///runs.db"),
         ("sqlite:///:memory:", "set tracking.uri=sqlite:///runs.db"),
-        ("sqlite+pysqlite:///runs.db", "set tracking.uri=sqlite:///runs.db"),
+        ("sqlite+pysqlcipher:///runs.db", "set tracking.uri=sqlite:///runs.db"),
         ("postgresql+psycop2://h/d", "did you mean postgresql+psycopg2://?"),
         ("databricks-uc", "holds models, not runs"),
     ],
@@ -57,6 +57,7 @@ def test_what_mlflow_can_not_take_is_refused_with_the_mend(given: str, mend: str
     [
         *(
             "sqlite:///runs.db",
+            "sqlite+pysqlite:////a%3Fb/runs.db",
             "sqlite:////data/runs.db?timeout=3",
             "http://host:5000",
             "https://ann:secret@host/mlflow",
