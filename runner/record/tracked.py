@@ -100,7 +100,7 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
 
     def ended(why: str, signum: int | None) -> None:  # in another thread, as this one is stuck
         tracker.set_tags({ENDED: why})
-        tracker.finish("KILLED" if signum else "FAILED")
+        tracker.finish("KILLED" if signum else "FAILED", in_haste=True)
 
     taken_back = processes.on_end(ended)
     try:
@@ -128,7 +128,8 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
         for line in tracker.describe():
             console.print(line, soft_wrap=True, markup=False)
     if not kept:
-        raise TrackingError(
-            f"not all of run {tracker.run_id} is recorded: neither the store nor any place for what it does not take "
-            f"could be written; make room, then resume={tracker.run_id} records the points again"
+        no_room = (
+            f"neither the store nor any place for what it does not take could be written; make room, then "
+            f"resume={tracker.run_id} records the points again"
         )
+        raise TrackingError(f"not all of run {tracker.run_id} is recorded: {tracker.lost or no_room}")

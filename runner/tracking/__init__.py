@@ -51,7 +51,7 @@ def open_tracker(
       resume_run_id: a run to continue; its status becomes RUNNING again.
       parent_run_id: the run that the new one is nested in.
       root: folder whose `outputs` holds the default store and unsent records; null: the project's.
-      finish_timeout_s: longest wait of `finish` for a store that is away.
+      finish_timeout_s: `finish` gives up when the store has taken nothing for so long.
 
     Returns:
       A tracker that the caller must `finish`.

@@ -32,9 +32,11 @@ class Tracker:
 
     Attributes:
       run_id: the run's id; None where nothing is recorded.
+      lost: why `finish` returned False, and what to do; empty: no place could be written.
     """
 
     run_id: str | None = None
+    lost: str = ""
 
     @cached_property
     def page(self) -> Page:
@@ -101,16 +103,19 @@ class Tracker:
         """
         return True
 
-    def finish(self, status: Status) -> bool:  # noqa: ARG002 - what others store
+    def finish(self, status: Status, *, in_haste: bool = False) -> bool:  # noqa: ARG002 - what others store
         """Stores what is left and the run's status; a second call does nothing.
 
-        What can't be stored is kept in a file, from where the next run stores it.
+        It waits as long as the store takes records. What can't be stored is kept in a file, from where the next run
+        stores it.
 
         Args:
           status: how the run ended.
+          in_haste: this process is about to be ended from outside, so wait a few seconds only.
 
         Returns:
-          False where something is lost: neither the store nor any place for such a file took it.
+          False where something is lost: neither the store nor any place for such a file took it, or the run itself is
+          not in the store any more.
         """
         return True
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow.exceptions import MlflowException
+
 from runner.config.schema import TrackingConfig
 from runner.errors import Interrupted, TrackingError
 from runner.host.late import late
@@ -20,7 +22,7 @@ from runner.tracking.base import Example, Predicts, Status, Tracker
 from runner.tracking.dead import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
-from runner.tracking.reason import reason
+from runner.tracking.reason import http_code, reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
 from runner.tracking.send import Sender, may_pass
 from runner.tracking.start import RunSpec
@@ -35,6 +37,8 @@ else:
 _ENDING_ATTEMPTS = 3
 _ENDING_DELAY_S = 0.5
 _LATER = "stored at the next start, or by"
+_NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
+_HASTE_S = 15.0  # for what is left, where the process is about to be ended from outside
 
 
 class MlflowTracker(Tracker):
@@ -49,7 +53,7 @@ class MlflowTracker(Tracker):
           store: where the run is.
           run_id: the run.
           root: the project's folder, in whose outputs a file is written of what could not be stored.
-          finish_timeout_s: longest wait of `finish` for a store that is away.
+          finish_timeout_s: `finish` gives up when the store has taken nothing for so long.
         """
         self._store = store
         self.run_id = run_id
@@ -112,7 +116,7 @@ class MlflowTracker(Tracker):
         """Waits until everything queued is stored; see `Tracker`."""
         return self._writer.flush(timeout_s)
 
-    def finish(self, status: Status) -> bool:
+    def finish(self, status: Status, *, in_haste: bool = False) -> bool:
         """Stores what is left and the status; see `Tracker`.
 
         Interrupted, it stops waiting, keeps what is left in the file, and the status is KILLED.
@@ -125,7 +129,7 @@ class MlflowTracker(Tracker):
         if self._described:
             self._writer.add(self._description(status))
         try:
-            in_time = self._writer.flush(self._finish_timeout_s)
+            in_time = self._drain(status, in_haste=in_haste)
         except (Interrupted, KeyboardInterrupt):
             status = "KILLED"
             raise
@@ -133,9 +137,38 @@ class MlflowTracker(Tracker):
             with current().deferring():
                 kept = self._end(status, self._writer.abandon(), attempts=_ENDING_ATTEMPTS if in_time else 1)
                 kept &= self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
+                kept &= self._is_there()
             if self._writer.left_out:
                 self._notes.append(f"{self._writer.left_out:,} points were left out while the store was away")
         return kept
+
+    def _drain(self, status: Status, *, in_haste: bool) -> bool:
+        """Waits for what is left; with a limit where a scheduler or the other processes soon end this one."""
+        if in_haste:
+            return self._writer.flush(min(self._finish_timeout_s, _HASTE_S))
+        if status == "KILLED":
+            return self._writer.flush(self._finish_timeout_s)
+        return self._writer.drain(self._finish_timeout_s)
+
+    def _is_there(self) -> bool:
+        """Returns whether the store still has the run; asked only if it rejected something for good."""
+        rejected = self._writer.rejected
+        if not rejected:
+            return True
+        try:
+            is_active = self._store.client.get_run(self.run_id).info.lifecycle_stage == "active"
+            fix = f"`mlflow runs restore --run-id {self.run_id}`, then store what is kept"
+        except Exception as error:
+            # A proxy's status says nothing of the run.
+            is_answer = isinstance(error, MlflowException) and http_code(error) is None
+            is_active = not (is_answer and getattr(error, "error_code", "") == _NOT_THERE)
+            fix = f"branch={self.run_id} begins a new run with its last checkpoint"
+        if is_active:
+            is_ended = not any(isinstance(record, Ending) for record in rejected)
+            self.lost = "" if is_ended else "the store rejects its status; see the lines above"
+            return is_ended
+        self.lost = f"it was deleted from the store while it ran; {fix}"
+        return False
 
     def describe(self) -> list[str]:
         """Returns where the run can be looked at, and what could not be stored."""
@@ -165,7 +198,12 @@ class MlflowTracker(Tracker):
     def _end(self, status: Status, left: list[Record], *, attempts: int) -> bool:
         """Keeps what is left, and stores the status unless points come before it; returns whether nothing is lost."""
         if any(isinstance(record, Point) for record in left):
-            return self._keep([*left, Ending(status, _now_ms())], "jsonl", _LATER)
+            ending = Ending(status, _now_ms())
+            kept = self._keep([*left, ending], "jsonl", _LATER)
+            if status == "KILLED":  # the wait was cut short, so the store may well answer
+                with contextlib.suppress(Exception):
+                    self._send([ending], unsure=False)
+            return kept
         kept = self._keep(left, "jsonl", _LATER)
         ending = Ending(status if kept or status != "FINISHED" else "FAILED", _now_ms())
         if self._described not in ("", ending.status):

@@ -6,15 +6,18 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from runner.tracking.reason import reason
-from runner.tracking.records import Point, Record
+from runner.tracking.records import Artifact, Point, Record
 
 _FIRST_DELAY_S = 0.25
 _LONGEST_DELAY_S = 4.0
 _POLL_S = 0.01
+_SLOWEST_UPLOAD = 1e6  # bytes per second: an upload that is under way may take that much longer
 _MOST_OUTAGES = 10  # that are told of: a store that comes and goes all day must not fill a log
 
 
@@ -108,6 +111,7 @@ class Writer:
         self._outages = 0
         self._points = _Lane(batch, "points are kept and stored when it is back")
         self._others = _Lane(1, "tags and files are kept and stored when that is mended")
+        self._moved = time.monotonic()  # when a group last left the queue
         self._taking = threading.Lock()
         self._wake = threading.Event()
         self._abandoned = threading.Event()
@@ -138,6 +142,30 @@ class Writer:
             time.sleep(_POLL_S)
         return True
 
+    def drain(self, idle_s: float, say_after_s: float = 30.0) -> bool:
+        """Waits until the queue is empty, however long that takes, as long as records leave it.
+
+        Args:
+          idle_s: gives up when no record has left the queue for so long. An upload that is under way gets a second
+            more per MB.
+          say_after_s: after so long, a line says that this takes time.
+
+        Returns:
+          False where it gave up.
+        """
+        begun = self._moved = time.monotonic()
+        is_said = False
+        while not self._is_idle():
+            now = time.monotonic()
+            if now - self._moved >= idle_s + self._upload_s() or not self._thread.is_alive():
+                return False
+            if not is_said and now - begun >= say_after_s:
+                is_said = True
+                self._warn(f"{self._count():,} records are still being stored; Ctrl-C keeps what is left in a file")
+            self._wake.set()
+            time.sleep(_POLL_S)
+        return True
+
     def abandon(self, wait_s: float = 0.5) -> list[Record]:
         """Ends the thread, after the call that it may be in.
 
@@ -156,6 +184,18 @@ class Writer:
     def _is_idle(self) -> bool:
         with self._taking:
             return not any(lane.group or lane.waiting for lane in (self._points, self._others))
+
+    def _count(self) -> int:
+        return sum(len(lane.group) + len(lane.waiting) for lane in (self._points, self._others))
+
+    def _upload_s(self) -> float:
+        """Returns how many seconds the file that is being uploaded may take."""
+        group = self._others.group
+        if not group or self._others.unsure or not isinstance(group[0], Artifact):
+            return 0.0
+        with suppress(OSError):
+            return Path(group[0].path).stat().st_size / _SLOWEST_UPLOAD
+        return 0.0
 
     def _run(self) -> None:
         while not self._abandoned.is_set():
@@ -187,6 +227,7 @@ class Writer:
             self._note_back(lane)
         with self._taking:
             lane.done()
+        self._moved = time.monotonic()
 
     def _thin(self) -> None:
         """Bounds the memory of a store that is away for days: curves keep their shape at half the points."""

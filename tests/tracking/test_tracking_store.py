@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from rich.console import Console
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
+from runner.run.record import recorded
 from runner.tracking import Tracker, default_uri, open_tracker, unsent
 from tests.stores import store_in
 
@@ -178,7 +181,8 @@ def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri,
     tracker = opener(uri)
     _client(uri).delete_run(tracker.run_id)
     tracker.log_metrics(1, {"loss": 1.0})
-    tracker.finish("FINISHED")
+    assert not tracker.finish("FINISHED")
+    assert f"`mlflow runs restore --run-id {tracker.run_id}`" in tracker.lost
     path = tmp_path / "outputs" / "unsent" / f"{tracker.run_id}.rejected.jsonl"
     assert json.loads(path.read_text().splitlines()[1])["key"] == "loss"
     assert str(path) in capsys.readouterr().err
@@ -187,6 +191,67 @@ def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri,
     unsent.replay(path, uri)
     assert _client(uri).get_run(tracker.run_id).data.metrics == {"loss": 1.0}
     assert not path.exists()
+
+
+@pytest.mark.parametrize("is_restorable", [True, False])
+def test_a_run_deleted_before_its_last_record_is_said_to_be_lost(opener, uri, is_restorable):
+    tracker = opener(uri)
+    tracker.log_metrics(1, {"loss": 1.0})
+    assert tracker.flush(30)
+    _client(uri).delete_run(tracker.run_id)
+    if not is_restorable:
+        SqlAlchemyStore(uri, "unused")._hard_delete_run(tracker.run_id)
+    assert not tracker.finish("FINISHED")
+    assert tracker.lost.startswith("it was deleted from the store while it ran")
+    assert ("mlflow runs restore" in tracker.lost) == is_restorable
+
+
+def test_a_deleted_run_ends_with_an_error(opener, uri):
+    tracker = opener(uri)
+    with pytest.raises(TrackingError, match="it was deleted from the store while it ran"):  # noqa: SIM117
+        with recorded(tracker, Console(quiet=True)):
+            _client(uri).delete_run(tracker.run_id)
+
+
+def store_slowly(monkeypatch, pause_s):
+    """Lets the store take some time for each group of points."""
+    real = MlflowClient.log_batch
+
+    def log_batch(self, *args, **kwargs):
+        time.sleep(pause_s)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
+
+
+def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, tmp_path, monkeypatch):
+    tracker = opener(uri, finish_timeout_s=0.6)
+    store_slowly(monkeypatch, 0.2)
+    monkeypatch.setattr(tracker._writer._points, "batch", 10)
+    for step in range(120):
+        tracker.log_metrics(step, {"loss": step / 8})
+    begun = time.monotonic()
+    assert tracker.finish("FINISHED")
+    assert time.monotonic() - begun > 1.2, "longer than the limit"
+    assert rows("loss") == [(step, step / 8) for step in range(120)]
+    assert _client(uri).get_run(tracker.run_id).info.status == "FINISHED"
+    assert unsent.places.files(tmp_path) == []
+
+
+def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri, rows, tmp_path, monkeypatch):
+    tracker = opener(uri, finish_timeout_s=0.5)
+    store_slowly(monkeypatch, 0.2)
+    monkeypatch.setattr(tracker._writer._points, "batch", 10)
+    for step in range(200):
+        tracker.log_metrics(step, {"loss": step / 8})
+    begun = time.monotonic()
+    assert tracker.finish("KILLED")
+    assert time.monotonic() - begun < 3
+    assert _client(uri).get_run(tracker.run_id).info.status == "KILLED"
+    monkeypatch.undo()
+    unsent.replay(unsent.places.files(tmp_path)[0], uri)
+    assert rows("loss") == [(step, step / 8) for step in range(200)]
+    assert _client(uri).get_run(tracker.run_id).info.status == "KILLED"
 
 
 def test_an_interrupt_while_finishing_keeps_what_is_left_in_a_file(opener, uri, tmp_path, monkeypatch):
@@ -202,6 +267,7 @@ def test_an_interrupt_while_finishing_keeps_what_is_left_in_a_file(opener, uri, 
     tracker.log_metrics(1, {"loss": 1.0})
     monkeypatch.setattr(tracker, "flush", interrupted)
     monkeypatch.setattr(tracker._writer, "flush", interrupted)
+    monkeypatch.setattr(tracker._writer, "drain", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tracker.finish("KILLED")
     lines = (tmp_path / "outputs" / "unsent" / f"{tracker.run_id}.jsonl").read_text().splitlines()

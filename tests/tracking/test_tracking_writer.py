@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from runner.tracking.records import Point, Tag
+from runner.tracking.records import Artifact, Point, Tag
 from runner.tracking.writer import Writer
 
 
@@ -99,6 +99,45 @@ def test_an_abandoned_writer_hands_back_everything_that_is_not_stored(writer, st
     writer.add(Tag("a", "b"))
     writer.flush(0.2)
     assert writer.abandon() == [*_points(0, 1500), Tag("a", "b")]
+
+
+def test_draining_lasts_as_long_as_records_leave_the_queue(said):
+    stored = []
+
+    def slow(group, *, unsure):  # noqa: ARG001
+        time.sleep(0.1)
+        stored.extend(group)
+
+    writer = Writer(slow, may_pass=lambda _: True, warn=said.append, interval_s=0.01, batch=10)
+    writer.add_points(_points(0, 100))
+    assert writer.drain(0.5, say_after_s=0.3)
+    assert stored == _points(0, 100)
+    assert len(said) == 1
+    assert said[0].endswith("records are still being stored; Ctrl-C keeps what is left in a file")
+
+
+def test_draining_ends_when_nothing_moves(writer, store):
+    store.error = OSError("away")
+    writer.add_points(_points(0, 10))
+    begun = time.monotonic()
+    assert not writer.drain(0.4)
+    assert 0.3 < time.monotonic() - begun < 5
+
+
+def test_an_upload_that_is_under_way_may_take_longer_by_its_size(tmp_path):
+    path = tmp_path / "big"
+    with path.open("wb") as file:
+        file.truncate(2_000_000)
+    stored = []
+
+    def upload(group, *, unsure):  # noqa: ARG001
+        time.sleep(0.8)
+        stored.extend(group)
+
+    writer = Writer(upload, may_pass=lambda _: True, warn=print, interval_s=0.01)
+    writer.add(Artifact(str(path), ""))
+    assert writer.drain(0.1)
+    assert stored == [Artifact(str(path), "")]
 
 
 def test_a_store_that_hangs_does_not_hold_the_caller():
