@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from rich.console import Console
@@ -57,6 +58,7 @@ def open_run(
         listed=listed(content, chosen, typed),
         resume_run_id=resume_run_id,
         parent_run_id=sweep.parent() if sweep else None,
+        folder=Path(HydraConfig.get().runtime.output_dir),
     )
     _begin_page(tracker.page, config, chosen, command)
     tracker.show_page()

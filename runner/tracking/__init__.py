@@ -35,6 +35,7 @@ def open_tracker(
     resume_run_id: str | None = None,
     parent_run_id: str | None = None,
     root: Path | None = None,
+    folder: Path | None = None,
     finish_timeout_s: float = 30.0,
 ) -> Tracker:
     """Starts a run where the config says, or resumes one.
@@ -51,6 +52,7 @@ def open_tracker(
       resume_run_id: a run to continue; its status becomes RUNNING again.
       parent_run_id: the run that the new one is nested in.
       root: folder whose `outputs` holds the default store and unsent records; null: the project's.
+      folder: the run's own; of files that could not be uploaded, only those in it are uploaded later; null: `root`.
       finish_timeout_s: `finish` gives up when the store has taken nothing for so long.
 
     Returns:
@@ -69,6 +71,7 @@ def open_tracker(
             config,
             start.RunSpec(config.run_name or run_name, params, {**tags, **config.tags}, parent_run_id, listed),
             root=root or project_root(),
+            folder=folder,
             resume_run_id=resume_run_id,
             finish_timeout_s=finish_timeout_s,
         )

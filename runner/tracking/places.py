@@ -1,4 +1,7 @@
-"""Where unsent records may lie: in the project's outputs, else in a folder of the user's, else in the system's."""
+"""Where unsent records may lie: in the project's outputs, else in a folder of the user's, else in the system's.
+
+Each place belongs to one user. What another user may have put there is left alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from runner.host.key import is_own
+
 _UNSENT = "unsent"
+_NOT_OURS = "belongs to another user, or others can write to it"
 
 
 def folder(root: Path) -> Path:
@@ -38,35 +44,51 @@ def folders(root: Path) -> list[Path]:
 
 
 def make(place: Path, root: Path) -> None:
-    """Makes one of `folders`; outside the project nobody else may look into it, or put something there.
+    """Makes one of `folders`, in which nobody else may look or put something; in the project others may look.
 
     Raises:
       OSError: it can't be made, or is another user's.
     """
     if place == folder(root):
-        place.mkdir(parents=True, exist_ok=True)
-        return
-    place.parent.parent.mkdir(parents=True, exist_ok=True)
-    for each in (place.parent, place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        own = [place]
+    else:
+        place.parent.parent.mkdir(parents=True, exist_ok=True)
+        own = [place.parent, place]
+    for path in own:
         with contextlib.suppress(FileExistsError):
-            each.mkdir(mode=0o700)
-        if not _is_ours(each):
-            raise PermissionError(f"{each} is another user's, or others can write to it")
+            path.mkdir(mode=0o700)
+        if not _is_ours(path):
+            raise PermissionError(f"{path} {_NOT_OURS}")
 
 
 def files(root: Path) -> list[Path]:
     """Returns every file of unsent records, oldest first; none of a folder that another user could have filled."""
     found: list[tuple[int, Path]] = []
     for place in folders(root):
-        if place == folder(root) or (_is_ours(place.parent) and _is_ours(place)):
+        if _is_private(place, root):
             found += _listed(place)
     return [path for _, path in sorted(found)]
+
+
+def left(root: Path) -> list[str]:
+    """Returns a line for each folder whose files are left alone, because another user could have filled it."""
+    lines = []
+    for place in folders(root):
+        count = 0 if _is_private(place, root) else sum(1 for _ in _listed(place))
+        if count:
+            lines.append(f"{place} {_NOT_OURS}: {count} files of unsent records in it are left where they are")
+    return lines
+
+
+def _is_private(place: Path, root: Path) -> bool:
+    return _is_ours(place) and (place == folder(root) or _is_ours(place.parent))
 
 
 def _listed(place: Path) -> Iterator[tuple[int, Path]]:
     with contextlib.suppress(OSError):
         for path in place.glob("*.jsonl"):
-            yield path.stat().st_mtime_ns, path
+            yield path.lstat().st_mtime_ns, path
 
 
 def _is_ours(place: Path) -> bool:
@@ -74,6 +96,4 @@ def _is_ours(place: Path) -> bool:
         found = place.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(found.st_mode):
-        return False
-    return os.name == "nt" or (found.st_uid == os.getuid() and not found.st_mode & 0o022)
+    return stat.S_ISDIR(found.st_mode) and is_own(found)

@@ -46,18 +46,20 @@ class MlflowTracker(Tracker):
 
     run_id: str
 
-    def __init__(self, store: Store, run_id: str, *, root: Path, finish_timeout_s: float) -> None:
+    def __init__(self, store: Store, run_id: str, *, root: Path, folder: Path | None, finish_timeout_s: float) -> None:
         """Starts the thread that stores what is logged.
 
         Args:
           store: where the run is.
           run_id: the run.
           root: the project's folder, in whose outputs a file is written of what could not be stored.
+          folder: the run's own; null: `root`.
           finish_timeout_s: `finish` gives up when the store has taken nothing for so long.
         """
         self._store = store
         self.run_id = run_id
         self._root = root
+        self._folder = (folder or root).absolute()
         self._finish_timeout_s = finish_timeout_s
         self._send = Sender(store.client, run_id)
         self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
@@ -228,7 +230,7 @@ class MlflowTracker(Tracker):
         name = f"{self.run_id}.{suffix}"
         kept = True
         try:
-            path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records)
+            path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records, folder=self._folder)
         except TrackingError as error:
             kept = False
             note = f"{len(records)} records are lost: the store is away, and {error}"
@@ -244,6 +246,7 @@ def start_run(
     spec: RunSpec,
     *,
     root: Path,
+    folder: Path | None,
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
@@ -262,7 +265,7 @@ def start_run(
             run_id = resume_run_id
         else:
             run_id = start.create(store, spec, root)
-        return MlflowTracker(store, run_id, root=root, finish_timeout_s=finish_timeout_s)
+        return MlflowTracker(store, run_id, root=root, folder=folder, finish_timeout_s=finish_timeout_s)
 
 
 def _now_ms() -> int:

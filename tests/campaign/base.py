@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
 
-NAMES = ("kills", "fuzz", "corruption", "storage", "server", "processes", "ports", "strangers", "mutations")
+NAMES = (
+    "kills",
+    "fuzz",
+    "corruption",
+    "storage",
+    "server",
+    "processes",
+    "ports",
+    "strangers",
+    "foreign",
+    "mutations",
+)
 
 
 @dataclass(frozen=True)

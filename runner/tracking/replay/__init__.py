@@ -30,8 +30,12 @@ def main(names: list[str]) -> int:
     code = 0
     for name in names:
         try:
-            print(f"{name}: {unsent.replay(Path(name))} records stored")
+            print(f"{name}: {unsent.replay(Path(name), warn=_warn)} records stored")
         except (TrackingError, ValueError, OSError) as error:
             print(error, file=sys.stderr)
             code = 1
     return code
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -6,19 +6,16 @@ the project's outputs and not among checkpoints, so that a folder of these never
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.host import key
 from runner.host.paths import outputs_dir
 
 FIELD = "signature"  # of a record
-_KEY = ".key"
 
 
 def sign(name: str, arguments: Sequence[str]) -> str:
@@ -28,8 +25,11 @@ def sign(name: str, arguments: Sequence[str]) -> str:
       name: of the run or sweep.
       arguments: as they are recorded.
     """
-    key = _read() or _make()
-    return _signed(key, name, arguments) if key else ""
+    folder = outputs_dir()
+    if not key.read(folder):
+        key.make(folder)
+    read = key.read(folder)
+    return _signed(read, name, arguments) if read else ""
 
 
 def is_own(name: str, record: Mapping[str, Any]) -> bool:
@@ -39,33 +39,10 @@ def is_own(name: str, record: Mapping[str, Any]) -> bool:
       name: of the run or sweep.
       record: has the overrides and their signature.
     """
-    key = _read()
+    read = key.read(outputs_dir())
     given = str(record.get(FIELD, ""))
-    return bool(key) and hmac.compare_digest(_signed(key, name, record.get("overrides")).encode(), given.encode())
+    return bool(read) and hmac.compare_digest(_signed(read, name, record.get("overrides")).encode(), given.encode())
 
 
-def _signed(key: bytes, name: str, arguments: object) -> str:
-    return hmac.new(key, json.dumps([name, arguments]).encode(), hashlib.sha256).hexdigest()
-
-
-def _read() -> bytes:
-    try:
-        return (outputs_dir() / _KEY).read_bytes()
-    except OSError:
-        return b""
-
-
-def _make() -> bytes:
-    """Makes the key, all at once: another process may be doing the same."""
-    folder = outputs_dir()
-    part = folder / f"{_KEY}-{os.getpid()}-{secrets.token_hex(4)}"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secrets.token_hex(32).encode())
-            with contextlib.suppress(FileExistsError):
-                os.link(part, folder / _KEY)
-        finally:
-            part.unlink(missing_ok=True)
-    return _read()
+def _signed(secret: bytes, name: str, arguments: object) -> str:
+    return hmac.new(secret, json.dumps([name, arguments]).encode(), hashlib.sha256).hexdigest()
