@@ -117,7 +117,9 @@ def register_resolvers() -> None:
     """Lets OmegaConf resolve what conf/config.yaml asks the program for."""
     OmegaConf.register_new_resolver("runner_outputs", lambda: str(paths.outputs_dir()), replace=True)
     OmegaConf.register_new_resolver("runner_database", _database, replace=True)
-    OmegaConf.register_new_resolver("runner_pid", lambda: str(os.getpid()), replace=True)
+    # Drawn once per command: Hydra resolves a folder's name several times, and must get the same one.
+    random_part = paths.random_part()
+    OmegaConf.register_new_resolver("runner_random", lambda: random_part, replace=True)
     OmegaConf.register_new_resolver("runner_commands", commands.listed, replace=True)
 
 

@@ -98,17 +98,66 @@ def locked_at_once(path: Path, say: Callable[[str], object] = str, what: str = "
             yield
 
 
+def lock_until_exit(path: Path) -> int | None:
+    """Locks a file for as long as this process lives; the kernel frees it however the process ends.
+
+    The lock is the kernel's (on NFS the server's), so that process ids, which repeat in containers, play no part.
+
+    Args:
+      path: the lock file; made where it is not there, in a folder that is.
+
+    Returns:
+      The open file, whose closing frees the lock; None where the file system has no locks.
+
+    Raises:
+      HeldError: another process has locked it.
+      OSError: the file can't be created, or is no regular file.
+    """
+    while True:
+        handle = _open(path)
+        try:
+            if not _acquire(handle, path, str, "", wait=False):
+                os.close(handle)
+                return None
+            # The last holder may have removed the file after it was opened here: a lock on it would exclude nobody.
+            if _is_at(handle, path):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Returns whether an open file is still the one of that path."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What lies there is not always ours: a link would lead to a file that is cut off, and a FIFO may wait.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    handle = _open(path)
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield handle
     finally:
         os.close(handle)
+
+
+def _open(path: Path) -> int:
+    # What lies there is not always ours: a link would lead to a file that is cut off, and a FIFO may wait.
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | safely, 0o666)
+    except PermissionError:
+        # Another user made the file: who may read it can lock it, and the process id in it is for people only.
+        handle = os.open(path, os.O_RDONLY | safely)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return handle
 
 
 @contextlib.contextmanager
@@ -116,9 +165,9 @@ def _noted(handle: int) -> Iterator[None]:
     """Writes into a lock file who holds it, and frees it at the end."""
     try:
         if not os.read(handle, _LONGEST).strip(_DIGITS):  # a holder's, and no file of a user's
-            os.ftruncate(handle, 0)
-            os.lseek(handle, 0, os.SEEK_SET)
-            with contextlib.suppress(OSError):  # a full disk: the lock itself takes no room
+            with contextlib.suppress(OSError):  # a full disk, or another user's file: the lock itself needs neither
+                os.ftruncate(handle, 0)
+                os.lseek(handle, 0, os.SEEK_SET)
                 os.write(handle, str(os.getpid()).encode())
         yield
     finally:

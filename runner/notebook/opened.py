@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.errors import ConfigError, EngineError, refuse
 from runner.host import folders
 from runner.host.late import late
-from runner.host.paths import outputs_dir
+from runner.host.paths import outputs_dir, random_part
 from runner.notebook import child
 from runner.notebook.composing import arranged, compose
 from runner.training.checkpoint.arguments import value_of
@@ -38,7 +37,6 @@ else:
 
 _RUN_DIR = "hydra.run.dir"
 _KERAS = ("keras", "tf_keras")
-_started = count(1)
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
     words = arranged(overrides, config_dir)
     named = value_of(words, _RUN_DIR)
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(named).absolute() if named else outputs_dir() / "runs" / f"{stamp}-{os.getpid()}-{next(_started)}"
+    folder = Path(named).absolute() if named else outputs_dir() / "runs" / f"{stamp}-{random_part()}"
     where = [] if named else [f"{_RUN_DIR}='{folder.as_posix()}'"]
     child.run("runner", [*words, *where])
     run = folders.noted_run(folder)

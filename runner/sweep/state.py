@@ -243,7 +243,7 @@ class Sweep:
                 composed.hydra.job.id = composed.hydra.job.num = number
             HydraConfig.instance().set_config(composed)
             job = replace(job, folder=directory(composed, _SUBDIR, self.folder))
-            folders.claim(_SUBDIR, job.folder)
+            folders.claim(_SUBDIR, job.folder, hold=False)  # the job's own process claims it for as long as it runs
             for left in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):  # of an earlier sweep in the same folder
                 (job.folder / left).unlink(missing_ok=True)
             with open_dict(composed):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
+from runner.cli.app import register_resolvers
 from runner.errors import ConfigError
 from runner.host import folders
+from runner.host.paths import conf_dir
+from tests.data.conftest import python
 
 ROOT = Path(__file__).resolve().parents[2]
 REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removedirs", "truncate", "ftruncate")
@@ -77,6 +83,107 @@ def test_an_earlier_runs_folder_is_taken_and_kept(tmp_path: Path) -> None:
     again = folders.claim("hydra.run.dir", tmp_path / "run")
     again.withdraw(["config.yaml"])
     assert (tmp_path / "run" / "config.yaml").read_text() == "of that run"
+
+
+HOLD = """
+import sys, time
+from runner.host import folders
+folders.claim('hydra.run.dir', sys.argv[1])
+print('claimed', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = python(HOLD, str(tmp_path / "run"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "claimed\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_that_another_process_writes_into_is_refused_until_that_process_ends(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match=rf"no other process writes into, and process {holder.pid} on \S+ does"):
+        folders.claim("hydra.run.dir", tmp_path / "run")
+    assert tree(tmp_path) == before
+    holder.kill()
+    holder.wait()
+    folders.claim("hydra.run.dir", tmp_path / "run")
+    assert f"process: {os.getpid()} on" in (tmp_path / "run" / ".runner").read_text()
+
+
+@pytest.mark.usefixtures("holder")
+def test_a_lock_does_not_depend_on_process_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In containers that share a disk both processes may have the id 7, and both write it into their marks.
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    folders.note_run(tmp_path / "run", "some")
+    with pytest.raises(ConfigError, match=r"process 7 on"):
+        folders.claim("hydra.run.dir", tmp_path / "run")
+
+
+def test_a_process_claims_its_folder_again_and_lets_the_one_that_it_starts_claim_it(tmp_path: Path) -> None:
+    folders.claim("hydra.sweep.subdir", tmp_path / "run", hold=False)
+    process = python(HOLD, str(tmp_path / "run"))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+    finally:
+        process.kill()
+        process.wait()
+    assert not folders.claim("hydra.run.dir", tmp_path / "run").fresh
+    assert not folders.claim("hydra.run.dir", tmp_path / "run").fresh
+
+
+def test_a_run_that_is_noted_keeps_the_lock_and_its_name(tmp_path: Path) -> None:
+    claim = folders.claim("hydra.run.dir", tmp_path / "run")
+    folders.note_run(claim.folder, "some")
+    assert folders.noted_run(claim.folder) == "some"
+    process = python(HOLD, str(claim.folder))
+    _, error = process.communicate(timeout=60)
+    assert "does; set hydra.run.dir=" in error
+
+
+def test_a_mark_of_an_earlier_version_names_its_run(tmp_path: Path) -> None:
+    folder = tmp_path / "2026-11-23_19-20-00-1234"
+    folder.mkdir()
+    (folder / ".runner").write_text("A run wrote what lies beside this file.\nrun: some\n")
+    assert folders.noted_run(folder) == "some"
+    folders.claim("hydra.run.dir", folder)
+    assert folders.noted_run(folder) == "some"
+
+
+def test_a_lock_is_the_parents_after_a_fork(tmp_path: Path) -> None:
+    claim = folders.claim("hydra.run.dir", tmp_path / "run")
+    child = os.fork() if hasattr(os, "fork") else pytest.skip("no fork")
+    if not child:
+        try:
+            folders.claim("hydra.run.dir", claim.folder)
+        except ConfigError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_commands_that_start_in_the_same_second_with_the_same_process_id_get_folders_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    names: list[str] = []
+    for _ in range(4):
+        register_resolvers()
+        with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+            composed = compose("config", return_hydra_config=True)
+        names += [composed.hydra.run.dir, composed.hydra.sweep.dir]
+        # Hydra asks several times, and for each of them it must be the same folder.
+        assert [composed.hydra.run.dir, composed.hydra.sweep.dir] == names[-2:]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{8}", Path(name).name)
 
 
 def test_a_folder_with_something_else_is_refused_and_stays_as_it_is(data: Path, tmp_path: Path) -> None:

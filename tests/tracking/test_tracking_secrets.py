@@ -197,7 +197,7 @@ def test_what_hydra_writes_of_a_config_is_masked(overrides: list[str], monkeypat
     monkeypatch.setattr(sys, "argv", ["runner", *overrides])
     OmegaConf.register_new_resolver("runner_outputs", lambda: "outputs", replace=True)
     OmegaConf.register_new_resolver("runner_database", lambda name: f"sqlite:///outputs/{name}", replace=True)
-    OmegaConf.register_new_resolver("runner_pid", lambda: "1", replace=True)
+    OmegaConf.register_new_resolver("runner_random", lambda: "1", replace=True)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         config = compose("config", overrides=overrides, return_hydra_config=True)
     assert SECRET in OmegaConf.to_yaml(config)
