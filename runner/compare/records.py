@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from runner.config import renamed
 from runner.config.convert import flatten
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from runner.tracking.hidden import params_of, tags_of
 from runner.tracking.records import clean_params
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PAGE = 1000
 _SPLITS = ("train", "eval", "test")
 _STEP_MS = "step_ms"
+_LONGEST = 200  # characters of a library's error that are shown
 _BESIDE = "examples"  # how many an evaluation was over
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -91,16 +92,33 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
       folder: holds `config.yaml`, and `summary.json` where the run finished.
       name: the run's name.
       status: as MLflow words it.
+
+    Raises:
+      DataError: `config.yaml` can't be read, or is not the config of a run.
     """
+    path = folder / "config.yaml"
     try:
-        content = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    except OSError:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+        params = clean_params(dict(flatten(content))) if isinstance(content, dict) else None
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    # A disk that was full, another program or a person may have left anything: YAML, OmegaConf and what reads the
+    # keys share no error.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_LONGEST]
+        raise DataError(f"{path} is damaged ({type(error).__name__}: {reason}); remove its folder") from error
+    if params is None:
+        raise DataError(f"{path} is damaged (it has no keys); remove its folder")
+    return RunRecord("", name, status, params, _summary(folder))
+
+
+def _summary(folder: Path) -> dict[str, float]:
+    """Returns the metrics of a run's `summary.json`; none where it did not finish or the file is damaged."""
     try:
         summary = json.loads((folder / "summary.json").read_text())
-    except (OSError, ValueError):
-        summary = {}
-    return RunRecord("", name, status, clean_params(dict(flatten(content))), _of_summary(summary))
+        return _of_summary(summary) if isinstance(summary, dict) else {}
+    except (OSError, ValueError, OverflowError, RecursionError):
+        return {}
 
 
 def _of_summary(summary: Mapping[str, object]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,10 +50,13 @@ def random_part() -> str:
 
     Two commands may start in the same second, and in two containers also with the same process id.
     """
-    return secrets.token_hex(_RANDOM_BYTES)
+    return os.urandom(_RANDOM_BYTES).hex()
 
 
 def shown(path: Path) -> str:
     """Returns a path as a person is shown it: from the current directory, where it lies in that."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError:  # it was removed since the command began
+        return str(path)
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

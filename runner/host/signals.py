@@ -187,7 +187,8 @@ def run_main(body: Callable[[], int]) -> NoReturn:
             raise
     signum = signum if signum is not None else stop.signum
     if signum is not None:
-        print("interrupted", file=sys.stderr)
+        with suppress(OSError):
+            print("interrupted", file=sys.stderr)
         code = 128 + signum
     _leave(code, just_now=stop.just_now)
 

@@ -14,7 +14,7 @@ from runner.compare import metrics
 from runner.compare.lines import Stat
 from runner.compare.records import RunRecord, from_folder, from_run
 from runner.compare.render import show
-from runner.errors import refuse
+from runner.errors import DataError, refuse
 from runner.host import folders
 from runner.runs.choice import Choice
 from runner.tracking import process
@@ -84,8 +84,9 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Fo
     found = [_tracked(run, by_id.get(run_id)) for run_id, run in tracked.items()]
     found += [_untracked(one) for one in saved if one.run not in tracked]
     known = {one.run for one in found}
-    found += [one for one in _of_folders(outputs) if one.run not in known]
-    said = [f"{folder} is left out: {error}" for folder, error in damaged.items()]
+    untracked, unread = _of_folders(outputs)
+    found += [run for run in untracked if run.run not in known]
+    said = [f"{folder} is left out: {error}" for folder, error in damaged.items()] + unread
     return sorted(found, key=lambda one: -one.started), said
 
 
@@ -160,17 +161,31 @@ def size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.iterdir() if path.is_file()) if folder.is_dir() else 0
 
 
-def _of_folders(outputs: Path) -> list[Found]:
-    """Returns the runs that only the folders that they wrote into tell of."""
-    found = []
+def _of_folders(outputs: Path) -> tuple[list[Found], list[str]]:
+    """Returns the runs that only the folders that they wrote into tell of, and a line for each that can't be read."""
+    runs_read: list[Found] = []
+    unread: list[str] = []
     for folder in outputs.glob("*") if outputs.is_dir() else []:
-        run = folders.noted_run(folder)
-        over = (folder / "summary.json").is_file()
-        record = from_folder(folder, folder.name, "FINISHED" if over else "UNFINISHED") if run else None
-        if run and record:
-            began = (folder / "config.yaml").stat().st_mtime
-            found.append(Found(run, record.name, record.status, began, None, result_of(record)))
-    return found
+        try:
+            run = _of_folder(folder)
+        except (DataError, OSError) as error:
+            unread.append(f"{folder} is left out: {error}")
+            continue
+        if run is not None:
+            runs_read.append(run)
+    return runs_read, unread
+
+
+def _of_folder(folder: Path) -> Found | None:
+    run = folders.noted_run(folder)
+    if run is None:
+        return None
+    over = (folder / "summary.json").is_file()
+    record = from_folder(folder, folder.name, "FINISHED" if over else "UNFINISHED")
+    if record is None:
+        return None
+    began = (folder / "config.yaml").stat().st_mtime
+    return Found(run, record.name, record.status, began, None, result_of(record))
 
 
 def result_of(record: RunRecord) -> str:

@@ -15,6 +15,8 @@ from runner.compare import curves, plots, render
 from runner.compare.lines import make_lines
 from runner.compare.metrics import directions
 from runner.compare.records import RunRecord, from_folder, from_run
+from runner.errors import DataError
+from runner.host import outputs
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.sweep import scaling
@@ -97,7 +99,10 @@ def _entries(sweep: Sweep) -> list[Entry]:
     for job, outcome in rows:
         record = before.get(job.number) or own.get((str(job.number), values_of(varied_tags(job.varied))))
         if record is None and sweep.parent is None:
-            record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
+            try:
+                record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
+            except DataError as error:
+                outputs.warn(str(error))
         entries.append(Entry(job, outcome, None if outcome.status in ("not run", "refused") else record))
     return scaling.with_efficiency(entries)
 

@@ -23,7 +23,7 @@ from runner.config.hydra_node import directory
 from runner.config.names import short_keys
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.config.search_path import portable
-from runner.errors import ConfigError, Refused
+from runner.errors import ConfigError, DataError, Refused
 from runner.host import folders, signals
 from runner.host.commands import command_module
 from runner.host.late import late
@@ -296,9 +296,11 @@ class Sweep:
             return ""
         with suppress(OSError, ValueError, KeyError):
             return str(json.loads((job.folder / _VERDICT).read_text())["verdict"])
-        found = records.from_folder(job.folder, job.name, "FINISHED")
-        value = found.metrics.get(self.settings.metric) if found is not None else None
-        return "" if value is None else f"{self.settings.metric} {value:.4g}"
+        with suppress(DataError):  # the table at the end says it
+            found = records.from_folder(job.folder, job.name, "FINISHED")
+            value = found.metrics.get(self.settings.metric) if found is not None else None
+            return "" if value is None else f"{self.settings.metric} {value:.4g}"
+        return ""
 
 
 _current: list[Sweep | Shared] = []

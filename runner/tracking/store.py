@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
@@ -15,6 +14,7 @@ from mlflow.exceptions import MlflowException
 from runner.errors import TrackingError
 from runner.host.lock import locked
 from runner.host.signals import current
+from runner.host.user_folder import user_folder
 from runner.tracking import moved
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet
@@ -58,7 +58,7 @@ def open_store(uri: str, experiment: str) -> Store:
     try:
         probe(uri)
         with (
-            locked(_lock_path(uri)) if is_database(uri) else contextlib.nullcontext(),
+            _locked(uri) if is_database(uri) else contextlib.nullcontext(),
             current().deferring() if sqlite_path(uri) else contextlib.nullcontext(),  # half made, it is no database
         ):
             if (path := sqlite_path(uri)) is not None:
@@ -82,11 +82,15 @@ def search(store: Store, experiments: Sequence[str], wanted: str) -> list[Run]:
             return found
 
 
-def _lock_path(uri: str) -> Path:
+def _locked(uri: str) -> AbstractContextManager[None]:
+    """Returns what keeps this user's other processes from making the same store meanwhile."""
     path = sqlite_path(uri)
     if path is not None:
-        return path.with_name(path.name + ".lock")
-    return Path(tempfile.gettempdir()) / f"runner-store-{fingerprint(uri)}.lock"
+        return locked(path.with_name(path.name + ".lock"))
+    folder = user_folder()
+    if folder is None:
+        return contextlib.nullcontext()
+    return locked(folder / f"store-{fingerprint(uri)}.lock")
 
 
 def _experiment_id(client: MlflowClient, uri: str, name: str) -> str:

@@ -60,6 +60,50 @@ def test_a_dry_run_removes_nothing_and_says_what_it_would(place: Path, capsys: p
 
 
 @pytest.mark.parametrize(
+    "damage",
+    [
+        b"mesh: {axes: [",
+        b"\xff\xfe\x00\x00",
+        b"- a list\n",
+        b"12",
+        b"\x00",
+        b"a: !!python/object/apply:os.system [exit]",
+        b"{" * 5000,
+        b"mesh: &a [*a]",
+    ],
+)
+def test_a_damaged_config_leaves_out_its_run_alone_in_one_line(
+    place: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = place.parent / "outputs" / "runs"
+    for name in ("sound", "damaged"):
+        (outputs / name).mkdir(parents=True)
+        (outputs / name / ".runner").write_text(f"run: {name}\n")
+        (outputs / name / "config.yaml").write_text("mesh: {name: single}\n")
+    (outputs / "damaged" / "config.yaml").write_bytes(damage)
+    assert command(place) == 0
+    printed = capsys.readouterr()
+    assert "sound" in printed.out
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith(f"warning: {outputs / 'damaged'} is left out: ")
+
+
+@pytest.mark.parametrize("damage", ["[1]", "{", '{"eval_loss": 1' + "0" * 400 + "}", "[" * 100_000])
+def test_a_damaged_summary_leaves_the_run_without_a_result(
+    place: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = place.parent / "outputs" / "runs" / "some"
+    folder.mkdir(parents=True)
+    (folder / ".runner").write_text("run: some\n")
+    (folder / "config.yaml").write_text("mesh: {name: single}\n")
+    (folder / "summary.json").write_text(damage)
+    assert command(place) == 0
+    printed = capsys.readouterr()
+    assert "some" in printed.out
+    assert not printed.err
+
+
+@pytest.mark.parametrize(
     ("words", "left"),
     [
         (["older=30d"], {"new", "failed"}),

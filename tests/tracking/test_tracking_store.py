@@ -1,5 +1,6 @@
 import json
 import math
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,9 @@ from rich.console import Console
 
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
-from runner.run.record import recorded
-from runner.tracking import Tracker, default_uri, open_tracker, unsent
+from runner.record.tracked import recorded
+from runner.tracking import Tracker, default_uri, open_tracker, store, unsent
+from runner.tracking.location import fingerprint
 from tests.stores import store_in
 
 
@@ -300,3 +302,17 @@ def test_dependencies_send_no_telemetry():
 
     assert is_telemetry_disabled()
     assert os.environ["DO_NOT_TRACK"] == "true"
+
+
+def test_the_lock_of_a_database_server_is_in_a_folder_of_this_user_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    address = "postgresql://somebody@localhost/mlflow"
+    # What an earlier release left in the shared folder, with the umask of another user.
+    (tmp_path / f"runner-store-{fingerprint(address)}.lock").mkdir()
+    with store._locked(address):
+        (lock,) = tmp_path.glob("runner-*/store-*.lock")
+        assert lock.parent.stat().st_mode & 0o077 == 0
+    lock.unlink()
+    lock.parent.chmod(0o777)  # now anybody could hold it for ever
+    with store._locked(address):
+        assert not lock.exists()

@@ -1,0 +1,104 @@
+"""Standard streams that are closed, readers that leave and a folder that is gone: no command prints a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the shell is POSIX's")
+
+CLOSED = {"stdout": ">&-", "stderr": "2>&-", "both": ">&- 2>&-", "all": "<&- >&- 2>&-"}
+COMMANDS = {  # the command line to its exit code
+    "runner.runs --help": 0,
+    "runner --bad": 2,
+    "runner --help": 0,
+    "runner.compare": 1,
+    "runner.data dataset=digits": 0,
+    "runner.init new": 0,
+    "runner.plan": 0,
+    "runner.runs": 1,
+    "runner.evaluate run=latest": 2,
+    "runner.export run=latest": 2,
+    "runner dataset=digits trainer.epochs=1 tracking=none engine=jax": 0,
+    "runner.verify dataset=digits engine=jax mesh=batch2": 0,
+}
+LIGHT = ("runner.runs --help", "runner --bad")
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a line with `$P` as the interpreter."""
+    environment = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
+    environment |= {"PYTHONPATH": str(ROOT), "P": sys.executable, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/m.db"}
+    return subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def check(command: str, how: str, folder: Path) -> None:
+    # What a closed stream would have shown is in the files that are open instead, so each case looks at the other.
+    done = shell(f"exec $P -m {command} {how}", folder)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == COMMANDS[command], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", LIGHT)
+@pytest.mark.parametrize("closed", CLOSED)
+def test_a_closed_stream_changes_no_exit_code(command: str, closed: str, tmp_path: Path) -> None:
+    check(command, CLOSED[closed], tmp_path)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in LIGHT])
+def test_a_closed_stream_changes_no_exit_code_of_any_command(command: str, tmp_path: Path) -> None:
+    for name in ("stdout", "stderr"):
+        folder = tmp_path / name
+        folder.mkdir()
+        check(command, CLOSED[name], folder)
+
+
+def test_a_file_that_is_opened_later_does_not_take_a_closed_streams_place(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; sys.argv = ['x']; from runner.cli import entry\n"
+        "def body():\n"
+        "    handle = os.open('victim', os.O_WRONLY | os.O_CREAT)\n"
+        "    print('to nobody'); print('to nobody', file=sys.stderr); os.write(1, b'native'); os.write(2, b'native')\n"
+        "    return 0 if handle > 2 else 9\n"
+        "entry.start(body)"
+    )
+    (tmp_path / "code.py").write_text(code)
+    assert shell("exec $P code.py <&- >&- 2>&-", tmp_path).returncode == 0
+    assert (tmp_path / "victim").read_text() == ""
+
+
+@pytest.mark.parametrize("command", ["runner.runs --help", "runner --version", "runner --bad 2>&1"])
+def test_a_reader_that_leaves_ends_a_command_quietly(command: str, tmp_path: Path) -> None:
+    done = shell(f"$P -m {command} | head -c 1", tmp_path)
+    assert len(done.stdout) == 1
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("command", ["runner", "runner.runs"])
+def test_a_folder_that_is_gone_is_one_line(command: str, tmp_path: Path) -> None:
+    done = shell(f"mkdir gone && cd gone && rmdir ../gone && exec $P -m {command}", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: the current directory can't be used (No such file or directory); change to one that is there with cd\n"
+    )
+
+
+def test_versions_are_printed_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    done = shell("mkdir gone && cd gone && rmdir ../gone && exec $P -m runner --version", tmp_path)
+    assert done.returncode == 0
+    assert not done.stderr
+    assert done.stdout.startswith("runner ")
