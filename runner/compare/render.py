@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from runner.compare import metrics as named
 from runner.compare.lines import Line, Stat
 from runner.config.names import short_keys, short_value
+from runner.host.console import Console
 from runner.report.tables import Column, fitted
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
@@ -93,8 +94,8 @@ def _number(number: float) -> str:
 
 def console() -> Console:
     """Returns a console that a table fits on where neither a terminal nor COLUMNS says how wide it is."""
-    made = Console(highlight=False)
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDTH)
+    made = Console()
+    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=_WIDTH)
 
 
 def rich_table(sheet: Sheet, title: str, width: int) -> Group:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
@@ -19,6 +18,7 @@ from runner.errors import ConfigError, refuse
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host import stages
+from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.layout import mesh
@@ -45,7 +45,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError: there is no such run, checkpoint or split, or it is of another model.
       DataError, EngineError, TrackingError, Interrupted: as in training.
     """
-    console = Console(highlight=False)
+    console = Console()
     team = current()
     saved = open_saved(config, "runner.evaluate")
     where = devices.line(config, composed)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
@@ -28,6 +27,7 @@ from runner.export.plain import WeightsInUse, make_plain
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
+from runner.host.console import Console
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
@@ -60,7 +60,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       EngineError: the export's predictions differ from the run's; nothing is left of it.
       DataError, TrackingError, Interrupted: as in training.
     """
-    console = Console(highlight=False)
+    console = Console()
     team = current()
     config.engine.precision = config.engine.state = "float32"  # what any library computes the same in
     saved = open_saved(config, "runner.export")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runner.host.outputs import warn
 from runner.host.secrets import scrub
+from runner.host.terminal import clean
 
 
 class LogFile(logging.FileHandler):
@@ -45,11 +46,11 @@ class LogFile(logging.FileHandler):
 
 
 class MaskedFormatter(logging.Formatter):
-    """Formats log records, tracebacks included, without the secrets of URIs."""
+    """Formats log records, tracebacks included, without the secrets of URIs and what would control a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record's text."""
-        return scrub(super().format(record))
+        return clean(scrub(super().format(record)))
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from runner.host.terminal import clean
+
 logger = logging.getLogger(__name__)
 
 _ERASE = "\r\x1b[2K"  # the line that the cursor is in
@@ -51,6 +53,7 @@ def stage(what: str) -> Iterator[None]:
         yield
         return
     _end()
+    what = clean(what)
     own = _Stage(what)
     _open[:] = [own]
     _write(f"{what} ..."[: shutil.get_terminal_size().columns - 1] if _replaces() else f"{what} ...")
@@ -85,5 +88,7 @@ def _replaces() -> bool:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    # What erases the line is our own; the streams of a command clean everything else.
+    write = getattr(sys.stdout, "write_styled", sys.stdout.write)
+    write(text)
     sys.stdout.flush()

@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from rich.table import Table as RichTable
-from rich.text import Text as RichText
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
@@ -23,6 +21,7 @@ from runner.data.checks_text import is_text
 from runner.data.sources import text
 from runner.data.sources.tfds import cache
 from runner.errors import did_you_mean, refuse
+from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.look import contents as look
@@ -44,9 +43,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       DataError: the data is not there and can't be fetched, or is broken.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
-    console = Console(highlight=False)
+    console = Console()
     if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+        console = Console(width=_WIDTH)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
@@ -123,5 +122,5 @@ def _rich(table: look.Table) -> RichTable:
     for index, name in enumerate(table.columns):
         made.add_column(name, justify="left" if index == 0 or table.columns[0] in ("split", "array") else "right")
     for row in table.rows:
-        made.add_row(*map(RichText, row))
+        made.add_row(*row)
     return made

@@ -10,10 +10,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from runner.engine.base import ProgramCost
 from runner.errors import EngineError
+from runner.host.console import Console
 from runner.notebook import child
 from runner.notebook.composing import arranged, compose
 from runner.plan import rows, table
@@ -30,7 +29,7 @@ class ShownPlan(Plan):
         return {one.title: one for one in found if one.rows}
 
     def __repr__(self) -> str:
-        console = Console(highlight=False, width=table.WIDTH, no_color=True, force_terminal=False)
+        console = Console(width=table.WIDTH, no_color=True, force_terminal=False)
         with console.capture() as shown:
             table.show(self, console)
         return shown.get()

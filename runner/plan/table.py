@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
+from runner.host.console import Console
 from runner.plan import rows
 from runner.plan.base import Plan
 from runner.report.tables import Column, fitted
@@ -18,7 +19,7 @@ _DROP = {"rule": 1}  # what a narrow terminal has no room for
 
 def plan_console() -> Console:
     """Returns a console on stdout; where that is no terminal and COLUMNS is not set, of a width that tables fit."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
 
 
 def show(plan: Plan, console: Console) -> None:

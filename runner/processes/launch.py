@@ -24,6 +24,7 @@ from contextlib import closing, suppress
 from runner.host.cores import VARIABLE as CORES
 from runner.host.cores import available
 from runner.host.signals import SIGNALS, TOGETHER_S
+from runner.host.terminal import clean
 from runner.processes.messages import DeniedError, enter
 from runner.processes.place import VARIABLE, Place
 
@@ -277,7 +278,14 @@ class Child:
                 self.has_told = True
             if line != _INTERRUPTED:
                 with suppress(OSError):
-                    os.write(handle, self._prefix.encode() + line)
+                    os.write(handle, self._prefix.encode() + _cleaned(line))
+
+
+def _cleaned(line: bytes) -> bytes:
+    """Returns a line without what controls a terminal: native code prints past Python's streams, which clean it."""
+    # A bar begins its line again; Python's streams have left no other carriage return.
+    parts = line.decode(errors="replace").split("\r")
+    return "\r".join(clean(part) for part in parts).encode()
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+
+from runner.host.terminal import clean
 
 _NUMBER = 16  # characters up to which a number with what belongs to it is never broken, as `0.9712 ± 0.0031`
 _GAP = 2  # columns of the terminal between two of the table
@@ -53,6 +55,9 @@ def fitted(
       styles: of the rows; none: all are plain.
       has_sum: the last row adds up the others, and is set apart.
     """
+    # Ahead of the layout, which counts columns.
+    columns = [replace(column, title=clean(column.title)) for column in columns]
+    rows = [[_cleaned(cell) for cell in row] for row in rows]
     kept, widths = _fit(columns, rows, width)
     gone = [column.title for column in columns if column not in kept]
     made = Table(
@@ -74,7 +79,7 @@ def fitted(
         cells = [_cell(row[place], room) for place, room in zip(places, widths, strict=True)]
         made.add_row(*cells, style=styles[index] if styles else None)
     left_out = f"no room for {', '.join(gone)}: make the terminal wider"
-    return Group(*([Text(title, style="bold")] if title else []), made, *([Text(left_out)] if gone else []))
+    return Group(*([Text(clean(title), style="bold")] if title else []), made, *([Text(left_out)] if gone else []))
 
 
 def broken(text: str, room: int, words: re.Pattern[str] = _WORD) -> str:
@@ -91,6 +96,13 @@ def broken(text: str, room: int, words: re.Pattern[str] = _WORD) -> str:
             lines.append(indent)
         lines[-1] += word
     return "\n".join(lines)
+
+
+def _cleaned(cell: str | Text) -> str | Text:
+    if isinstance(cell, Text):
+        cleaned = clean(cell.plain)
+        return cell if cleaned == cell.plain else Text(cleaned, style=cell.style)
+    return clean(cell)
 
 
 def _cell(cell: str | Text, room: int) -> Text:

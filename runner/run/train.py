@@ -11,7 +11,6 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from runner.checks import warnings as cautions
 from runner.checks.trainer import with_metrics
@@ -26,6 +25,7 @@ from runner.engine import devices, make_engine
 from runner.engine.base import Engine, cache_on_device, caches_split
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, paths, stages
+from runner.host.console import Console
 from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
@@ -73,7 +73,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
-    console = Console(highlight=False)
+    console = Console()
     team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)

@@ -10,10 +10,11 @@ import time
 from types import TracebackType
 from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from runner.host.console import Console, clean_redirected
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.schedule import Watcher
 
@@ -54,6 +55,7 @@ class JobsDisplay:
     def __enter__(self) -> JobsDisplay:
         if self._console.is_terminal:
             self._live.start()
+            clean_redirected()
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from runner.host.console import clean_redirected
 from runner.task.base import Evaluation
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -124,7 +125,7 @@ class BarDisplay(Display):
         self._epoch = ""
         self._evaluated = evaluated
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]:.0f} steps/s  {task.fields[metrics]}", markup=False),
@@ -138,6 +139,7 @@ class BarDisplay(Display):
         """Starts a new bar."""
         self._epoch = f"epoch {epoch + 1}/{self._epochs}"
         self._progress.start()
+        clean_redirected()
         self._remove_bar()  # of an epoch that a loss ended which is not finite
         self._task = self._progress.add_task(self._epoch, total=steps, completed=done, rate=0.0, metrics="")
 
