@@ -49,16 +49,31 @@ class Output:
         """
         self._stream = stream
         self._ending = ending
+        # A line that begins with a carriage return is a bar, which begins it again and again. In another line one is
+        # a name's: `print("failed:", name)` writes the name by itself.
+        self._at_start = True
+        self._is_bar = False
 
     def write(self, text: str) -> int:
         """Writes as the stream does, without what controls a terminal."""
         if _MOVES.fullmatch(text):
             return len(text)
-        body = text.strip("\r")  # bars begin a line again with it
-        if _CONTROLS.search(body):
-            ahead = text[: len(text) - len(text.lstrip("\r"))]
-            behind = text[len(text.rstrip("\r")) :]
-            text = ahead + clean(body) + behind
+        is_bar = self._is_bar or (self._at_start and text.startswith("\r"))
+        tail = text.rpartition("\n")[2]
+        if "\n" in text:
+            self._at_start = not tail
+            self._is_bar = tail.startswith("\r")
+        else:
+            self._at_start = self._at_start and not text
+            self._is_bar = is_bar
+        if not _CONTROLS.search(text):
+            return self.write_styled(text)
+        if not is_bar:
+            return self.write_styled(clean(text))
+        body = text.strip("\r")
+        ahead = text[: len(text) - len(text.lstrip("\r"))]
+        behind = text[len(text.rstrip("\r")) :] if body else ""
+        text = ahead + clean(body) + behind
         return self.write_styled(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

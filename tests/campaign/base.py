@@ -17,6 +17,7 @@ NAMES = (
     "ports",
     "strangers",
     "foreign",
+    "names",
     "mutations",
 )
 

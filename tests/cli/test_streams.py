@@ -25,7 +25,6 @@ COMMANDS = {  # the command line to its exit code
     "runner.evaluate run=latest": 2,
     "runner.export run=latest": 2,
     "runner dataset=digits trainer.epochs=1 tracking=none engine=jax": 0,
-    "runner.verify dataset=digits engine=jax mesh=batch2": 0,
 }
 LIGHT = ("runner.runs --help", "runner --bad")
 

@@ -78,7 +78,9 @@ def test_a_bar_may_begin_its_line_again_but_no_name_may() -> None:
     output = Output(Screen(), lambda: False)
     for text in ("\r 10%", "\r 20%", "\n", "\x1b[A", "\x1b[A\x1b[A", "passed\rfailed", "\r"):
         output.write(text)
-    assert screen_of(output) == "\r 10%\r 20%\npassed?failed\r"
+    print("failed:", "\rpassed", file=output)  # type: ignore[call-overload]
+    output.write("lines\r\n")
+    assert screen_of(output) == "\r 10%\r 20%\npassed?failed?failed: ?passed\nlines\r\n"
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *MARKUP])
