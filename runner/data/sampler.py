@@ -101,19 +101,25 @@ def train_plan(
     return _cut(order, batch_size, start_step, stop)
 
 
-def eval_plan(size: int, batch_size: int, limit: int | None = None) -> Plan:
+def eval_plan(size: int, batch_size: int, limit: int | None = None, rows: int | None = None) -> Plan:
     """Plans an evaluation: each example once, in the order as stored.
 
     Args:
       size: number of examples.
-      batch_size: examples a batch.
+      batch_size: examples per batch.
       limit: stops after that many batches; null: none is left out.
+      rows: of each batch, at least `batch_size`; null: as many. Rows past the examples are padding.
 
     Returns:
-      The batches; the last one is filled with examples of weight 0, so weights sum to the examples seen.
+      The batches. Padding has weight 0 and is at the end of its batch, so weights sum to the examples seen.
     """
     total = steps_in_epoch(size, batch_size, "pad")
-    return _cut(np.arange(size, dtype=np.int64), batch_size, 0, total if limit is None else min(total, limit))
+    plan = _cut(np.arange(size, dtype=np.int64), batch_size, 0, total if limit is None else min(total, limit))
+    missing = (rows or batch_size) - batch_size
+    if not missing:
+        return plan
+    widths = ((0, 0), (0, missing))
+    return Plan(np.pad(plan.indices, widths), np.pad(plan.weights, widths))
 
 
 def _cut(order: Indices, batch_size: int, start: int, stop: int) -> Plan:

@@ -260,6 +260,17 @@ class Engine(Protocol):
         """Evaluates over every example of weight 1, with the averages of the weights where the run keeps them."""
         ...
 
+    def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Returns what the task gives for a batch that ends in padding, if its functions see that and if they don't.
+
+        Args:
+          batch: K = 1, of a task that has `reads_batch`.
+
+        Returns:
+          Twice each example's `loss`, and the task's totals by name.
+        """
+        ...
+
     def variables(self) -> Mapping[str, VariableInfo]:
         """Returns canonical path to variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
         ...

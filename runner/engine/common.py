@@ -17,7 +17,7 @@ from runner.engine import calls, evaluation
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
 from runner.host import stages
 from runner.layout.inputs import input_specs
-from runner.task.base import DataSpec, Evaluation
+from runner.task.base import LOSS, DataSpec, Evaluation
 
 T = TypeVar("T")  # an array on the engine's devices
 
@@ -77,8 +77,14 @@ class MeshEngine(Engine, Generic[T]):
         """Returns one micro-batch's share of the gradients of the first step's loss, in the order of `trainable`."""
 
     @abstractmethod
-    def _start_evaluation(self, batch: HostBatches) -> evaluation.BatchResult[T]:
-        """Begins to compute a batch, without dropout and the like."""
+    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> evaluation.BatchResult[T]:
+        """Begins to compute a batch, without dropout and the like.
+
+        Args:
+          batch: K = 1.
+          examples: the task's functions are given that many of its rows, the first ones, in place of all; of other
+            rows the loss is 0. The model is called with all. Only of a task that has `reads_batch`.
+        """
 
     @abstractmethod
     def _to_host(self, value: T) -> Array:
@@ -101,10 +107,25 @@ class MeshEngine(Engine, Generic[T]):
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
         """Evaluates batch by batch; each is read when the next has been started."""
+        task = self._data.task
+
+        def start(batch: HostBatches) -> evaluation.BatchResult[T]:
+            return self._start_evaluation(batch, evaluation.examples_of(batch) if task.reads_batch else None)
+
         with self._averaged_weights():
-            return evaluation.evaluate(
-                self._data.task, batches, self._start_evaluation, self._to_host, keep_outputs=keep_outputs
-            )
+            return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
+
+    def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Returns what the task's functions give for a batch, with its padding before their eyes and without."""
+        count = evaluation.examples_of(batch)
+
+        def read(examples: int | None) -> dict[str, Array]:
+            result = self._start_evaluation(batch, examples)
+            loss_b = np.asarray(self._to_host(result.loss))[:count]
+            return {LOSS: loss_b} | {name: self._to_host(total) for name, total in result.totals.items()}
+
+        with self._averaged_weights():
+            return read(None), read(count)
 
     def next_logits(self, batch: HostBatches) -> Array:
         """Returns float32 (B, V), the logits that the task's `next_logits` takes of the model's outputs."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
-from runner.task.base import LOSS, Evaluation, Task
+from runner.task.base import LOSS, Evaluation, Outputs, Task, named_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,24 @@ class BatchResult(Generic[T]):
     Attributes:
       loss: float32 (B,), each example's.
       totals: of `Task.totals`, by name.
-      outputs: float32 (B, ...), the model's; by name where it gives several; empty where the task keeps none.
+      outputs: float32 (B, ...), the model's, in the model's own structure if it gives several; empty if the task
+        keeps none.
     """
 
     loss: T
     totals: Mapping[str, T]
-    outputs: T | Mapping[str, T]
+    outputs: Outputs
+
+
+def examples_of(batch: HostBatches) -> int | None:
+    """Returns how many rows of an evaluation's batch are examples; None if all are.
+
+    Padding is at the end of a batch, see `runner.data.sampler.eval_plan`.
+    """
+    real = batch.arrays[WEIGHT][0] > 0
+    count = int(real.sum())
+    assert real[:count].all()
+    return None if count == len(real) else count
 
 
 def evaluate(
@@ -75,6 +87,7 @@ class _Sums(Generic[T]):
         self._examples = self._bytes = 0
         self._totals: dict[str, Array] = {}
         self._outputs: list[Array] = []
+        self._named: dict[str, list[Array]] = {}
 
     def add(self, result: BatchResult[T], batch: HostBatches) -> None:
         """Waits for a batch and adds it."""
@@ -90,19 +103,24 @@ class _Sums(Generic[T]):
         if self._keeps:
             self._keep(result.outputs, real)
 
-    def _keep(self, outputs: T | Mapping[str, T], real: Array) -> None:
-        if isinstance(outputs, Mapping):
-            self._leave_out("the model gives several")
-            return
-        rows = np.asarray(self._to_host(outputs), np.float32)[real]
-        self._outputs.append(rows)
-        self._bytes += rows.nbytes
+    def _keep(self, outputs: Outputs, real: Array) -> None:
+        several = not hasattr(outputs, "shape")
+        for name, output in named_outputs(outputs).items():
+            shape = tuple(output.shape)
+            if not shape or shape[0] != len(real):
+                self._leave_out(f"{name} has shape {list(shape)}, not one row per example")
+                return
+            rows = np.asarray(self._to_host(output), np.float32)[real]
+            kept = self._named.setdefault(name, []) if several else self._outputs
+            kept.append(rows)
+            self._bytes += rows.nbytes
         if self._bytes > MOST_KEPT and self._examples > 1:  # one is the least that an export compares
             self._leave_out(f"they take more than {MOST_KEPT >> 20} MiB")
 
     def _leave_out(self, reason: str) -> None:
         logger.warning("the model's outputs are not kept: %s", reason)
         self._outputs = []
+        self._named = {}
         self._keeps = False
 
     def evaluation(self) -> Evaluation:
@@ -112,4 +130,5 @@ class _Sums(Generic[T]):
         if self._examples:
             metrics |= self._task.summary(self._totals)
         outputs = np.concatenate(self._outputs) if self._outputs else np.zeros((0,), np.float32)
-        return Evaluation(metrics, self._examples, totals, outputs)
+        named = {name: np.concatenate(rows) for name, rows in self._named.items()}
+        return Evaluation(metrics, self._examples, totals, outputs, named)

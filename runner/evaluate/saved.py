@@ -16,7 +16,7 @@ from runner.errors import refuse
 from runner.host.logs import quiet_native_log
 from runner.processes.team import current
 from runner.task.base import DataSpec, Evaluation, Task
-from runner.training import feed, lengths
+from runner.training import feed
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.reading import Checkpoint
@@ -92,7 +92,7 @@ def evaluated(
     """
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
-        batches = feed.evaluation(examples, lengths.eval_batch_size(config, source.size), limit)
+        batches = feed.evaluation_of(config, examples, limit)
         return engine.evaluate(batches, keep_outputs=keep_outputs)
 
 

@@ -21,6 +21,9 @@ _PADDING = 2
 # Two calls that differ in padding alone may differ by this times what two equal calls do: nothing on a CPU.
 _NOISE = 8.0
 _ROUNDING = 1e-3  # relative, of calls that differ in their batches' size: other sums, in bfloat16 too
+# Relative, of a user's function of float32 outputs that are the same bits: sums in another order err by a few 1e-7,
+# one row of padding among thousands counts for 1e-4 and more.
+_FUNCTION_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,29 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
         rows, same, changed = (each[:_REAL] for each in (value, again.outputs[which], second.outputs[which]))
         if _gap(rows, changed) > _NOISE * _gap(rows, same):
             raise refuse("what the model gives for the other examples of a batch, which a layer mixes")
+
+
+def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> None:
+    """Rejects padded batches if a task's function gives examples something else where it sees padding.
+
+    A function that leaves out rows of weight 0 by itself gives the same up to rounding, and passes.
+
+    Args:
+      seen: the examples' `loss` and the task's totals by name, of a batch that ends in padding.
+      unseen: the same of its examples alone.
+
+    Raises:
+      ConfigError: names the loss or the metric.
+    """
+    for name, value in seen.items():
+        size = np.max(np.abs(np.nan_to_num(np.asarray(unseen[name]).astype(np.float64))), initial=0.0)
+        if _gap(value, unseen[name]) > _FUNCTION_ROUNDING * float(size):
+            which = "the loss" if name == "loss" else f"metric {name}"
+            raise ConfigError(
+                f"dataset.remainder=pad is refused: {which} of an example depends on other rows of its batch, and "
+                "would depend on padding; set dataset.remainder=drop, or let the function leave out rows whose "
+                'batch["weight"] is 0'
+            )
 
 
 def refuse(what: str) -> ConfigError:

@@ -45,7 +45,7 @@ from runner.sweep import member
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
-from runner.training import feed, lengths, loop, profile, stopping
+from runner.training import feed, lengths, loop, padded, profile, stopping
 from runner.training.checkpoint import recovery
 from runner.training.checkpoint.recovery import Previous
 from runner.training.checkpoint.resume import check_data, load
@@ -247,9 +247,9 @@ class _Run:
         """Says what is to be known of a run before it trains."""
         config = self.config
         # One batch of an evaluation: the loop compiles no more for it.
-        size = lengths.eval_batch_size(config, splits.selecting.size)
         with stages.stage("compiling the evaluation"):
-            outputs = engine.evaluate(feed.evaluation(splits.selecting, size, 1), keep_outputs=True).outputs
+            padded.check(config, engine, splits.train)
+            outputs = engine.evaluate(feed.evaluation_of(config, splits.selecting, 1), keep_outputs=True).outputs
         for warning in cautions.of_rates(config.optimizer, self.total) + self.task.cautions(outputs):
             _warn(self.console, warning)
         for line in (_left_out(config, splits), _selects(config, splits, self.data)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX
 Ask = Callable[[Batch], Array]  # a batch's arrays (B, ...) -> float32 (B, V), what `Task.next_logits` gives of them
-Outputs = Any  # float32: one tensor (B, ...), or tensors by name for a model of several outputs
+Outputs = Any  # float32: one tensor (B, ...), or what a model of several outputs gives: by name, or a sequence
 Cell = str | float | int | None  # of a table; None: unknown
 Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
 
@@ -32,6 +32,26 @@ def is_bytes(spec: ArraySpec) -> bool:
 def model_dtype(spec: ArraySpec) -> str:
     """Returns the dtype in which a model takes an array: float32 of fractions, bools and images, else its own."""
     return "float32" if is_bytes(spec) or np.dtype(spec.dtype).kind in "bf" else spec.dtype
+
+
+def named_outputs(outputs: Outputs) -> dict[str, Tensor]:
+    """Returns a model's outputs by name: one is `outputs`, those of a sequence are `output_0`, `output_1` and so on.
+
+    These are the names that Keras gives them when it exports a model. What is nested is joined by `_`.
+    """
+    if isinstance(outputs, Mapping):
+        items = [(str(name), value) for name, value in outputs.items()]
+    elif isinstance(outputs, list | tuple):
+        items = [(f"output_{number}", value) for number, value in enumerate(outputs)]
+    else:
+        return {"outputs": outputs}
+    flat: dict[str, Tensor] = {}
+    for name, value in items:
+        if isinstance(value, Mapping | list | tuple):
+            flat |= {f"{name}_{inner}": tensor for inner, tensor in named_outputs(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 @dataclass(frozen=True)
@@ -55,13 +75,15 @@ class Evaluation:
       metrics: `loss` and the task's own, by name, in the task's order.
       examples: how many were counted.
       totals: float64 sums over all batches by name, of what `Task.addends` made, and `loss` and `weight`.
-      outputs: float32 (examples, ...), the model's, in the split's order; empty where they were not kept.
+      outputs: float32 (examples, ...), the model's, in the split's order; empty if they were not kept, or are several.
+      named_outputs: the same by name, see `named_outputs`, for a model of several outputs; else empty.
     """
 
     metrics: Mapping[str, float]
     examples: int
     totals: Mapping[str, Array]
     outputs: Array
+    named_outputs: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
@@ -98,6 +120,8 @@ class Task(ABC):
         run that is evaluated on other data computes with those that it was trained with.
       keeps_outputs: whether an evaluation may give the model's outputs; False where they are too large.
       tokens: how many an example has, of a task that counts in them; 0: it does not.
+      reads_batch: whether the loss or a metric of an example may depend on the other rows of its batch. An evaluation
+        then computes both without any row of padding, and a training whose padding would count is rejected.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -108,6 +132,7 @@ class Task(ABC):
     constants: Mapping[str, Sequence[float]]
     keeps_outputs: bool = True
     tokens: int = 0
+    reads_batch: bool = False
 
     def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
@@ -273,7 +298,7 @@ class Task(ABC):
           outputs: the model's.
         """
         del ops
-        return dict(outputs) if isinstance(outputs, Mapping) else {"outputs": outputs}
+        return named_outputs(outputs)
 
     def cautions(self, outputs: Array) -> list[str]:
         """Returns what the outputs of an untrained model tell that is wrong with it, in words.

@@ -67,6 +67,9 @@ def check(options: CustomOptions) -> None:
 class Custom(Supervised):
     """What a user's functions say. They are given every array of the dataset, fractions as float32, and `weight`."""
 
+    # Nothing keeps a user's function from comparing the rows of a batch, as a contrastive loss does.
+    reads_batch = True
+
     def __init__(
         self,
         config: TaskConfig,

@@ -332,10 +332,31 @@ def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step:
 _evaluations = itertools.count()
 
 
-def evaluation(examples: Examples, batch_size: int, limit: int | None = None) -> Iterator[HostBatches]:
-    """Yields every example of a split in order, one batch at a time; the last is padded with weight 0."""
+def evaluation(
+    examples: Examples, batch_size: int, limit: int | None = None, rows: int | None = None
+) -> Iterator[HostBatches]:
+    """Yields every example of a split in order, one batch at a time; the last is padded with weight 0.
+
+    Args:
+      examples: of the split.
+      batch_size: examples per batch.
+      limit: stops after that many batches; null: none is left out.
+      rows: of each batch, padding included; null: `batch_size`.
+    """
     name = f"evaluation {next(_evaluations)}"
-    return examples.chunks(eval_plan(examples.size, batch_size, limit), lambda _: 1, 1, name=name)
+    return examples.chunks(eval_plan(examples.size, batch_size, limit, rows), lambda _: 1, 1, name=name)
+
+
+def evaluation_of(config: RunConfig, examples: Examples, limit: int | None = None) -> Iterator[HostBatches]:
+    """Yields a split's batches as a run evaluates them on its mesh.
+
+    Args:
+      config: checked.
+      examples: of the split.
+      limit: stops after that many batches; null: none is left out.
+    """
+    size = lengths.eval_examples(config, examples.size)
+    return evaluation(examples, size, limit, lengths.eval_batch_size(config, examples.size))
 
 
 def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:

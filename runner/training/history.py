@@ -202,7 +202,7 @@ class History:
         """Logs and keeps an evaluation; only the last one keeps its outputs and totals."""
         if self.evaluations:
             at, last = self.evaluations[-1]
-            self.evaluations[-1] = (at, replace(last, totals={}, outputs=last.outputs[:0]))
+            self.evaluations[-1] = (at, replace(last, totals={}, outputs=last.outputs[:0], named_outputs={}))
         self.evaluations.append((step, evaluation))
         self._log_evaluation(step, evaluation)
 

@@ -71,16 +71,27 @@ def total_steps(config: RunConfig, examples: int) -> int:
     return total
 
 
-def eval_batch_size(config: RunConfig, examples: int) -> int:
-    """Returns the global batch size of evaluations: a multiple of the batch axis, and no larger than the split needs.
+def eval_examples(config: RunConfig, examples: int) -> int:
+    """Returns how many examples a batch of an evaluation holds, whatever the mesh is.
+
+    A loss or metric that reads other rows of its batch depends on which examples are together in one.
 
     Args:
       config: checked.
       examples: of the split.
     """
-    size = _batch_axis(config)
-    wanted = config.dataset.eval_batch_size or _rounded_up(max(config.dataset.batch_size, _EVAL_BATCH), size)
-    return min(wanted, _rounded_up(examples, size))
+    wanted = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
+    return min(wanted, examples)
+
+
+def eval_batch_size(config: RunConfig, examples: int) -> int:
+    """Returns the rows of an evaluation's batch: its examples, and padding up to a multiple of the batch axis.
+
+    Args:
+      config: checked.
+      examples: of the split.
+    """
+    return _rounded_up(eval_examples(config, examples), _batch_axis(config))
 
 
 def check_memory(config: RunConfig, source: DataSource) -> None:

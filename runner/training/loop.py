@@ -390,10 +390,9 @@ def _test(run: _Run, test: feed.Examples) -> Evaluation:
 
 def _evaluate(run: _Run, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:
     trainer = run.config.trainer
-    size = lengths.eval_batch_size(run.config, examples.size)
 
     def interruptible() -> Iterator[HostBatches]:
-        for batch in feed.evaluation(examples, size, trainer.limit_eval_batches):
+        for batch in feed.evaluation_of(run.config, examples, trainer.limit_eval_batches):
             run.hooks.stop.raise_if_requested()
             yield batch
 

@@ -79,8 +79,8 @@ class Check:
 
     Attributes:
       kind: `initial`, `loss`, `gradient`, `parameter`, `average`, `statistic` or `slot` of a training from the start;
-        `point`, a gradient at a generic point; `update`, what one step from there makes of the state; `padding`, the
-        same with other padding in the batch.
+        `point`, a gradient at a generic point; `evaluation`, the loss or a metric of an evaluation there; `update`,
+        what one step from there makes of the state; `padding`, the same with other padding in the batch.
       name: as `gradient/d1/kernel`, `optimizer/m/d1/kernel`, `d1/kernel`, `loss`, `point0/gradient/d1/kernel`.
       variable: canonical path; of the loss, empty.
       step: the step after which the two differ first, or are compared; 0 before any.
@@ -236,6 +236,8 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) ->
 def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
     """Compares what a generic point gave: its loss, a gradient, or what one step from there made of the state."""
     point, part, path = points.parsed(key)
+    if part == points.EVALUATED:
+        return replace(_loss(arrays), kind="evaluation", name=key, rank="all", step=1.65)
     if is_loss(key):
         return replace(_loss(arrays), kind="point", name=key, rank="all", step=1.55)
     owner = owner_of(path)

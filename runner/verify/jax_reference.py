@@ -70,6 +70,7 @@ class JaxReference(Reference):
         self._generators = seed_indices(self._model)
         self._seeds: dict[int, list[Tensor]] = {}  # states of the generators after so many micro-batches
         self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
+        self._judged = jax.jit(self._evaluation)
         self._apply = jax.jit(self._applied)
         self.reset()
         self.initial = self.variables()
@@ -173,6 +174,19 @@ class JaxReference(Reference):
         loss_b = self._task.loss(self._ops, outputs, batch)
         loss_b = jnp.where(share_b > 0, loss_b, 0.0) * share_b
         return loss_b.sum() + share * sum(jnp.sum(penalty) for penalty in penalties), non_trainable
+
+    def judged(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Returns each example's loss and the task's totals in an evaluation."""
+        loss_b, totals = self._judged(self._weights, self._non_trainable, inputs, dict(batch))
+        return np.array(loss_b), {name: np.array(total) for name, total in totals.items()}
+
+    def _evaluation(
+        self, weights: list[Tensor], non_trainable: list[Tensor], inputs: Tensor, batch: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        told = training_argument(self._model, training=False)
+        outputs, _ = self._model.stateless_call(weights, non_trainable, inputs, **told)
+        outputs = jax.tree.map(lambda each: each.astype(jnp.float32), outputs)
+        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
 
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Lets the stock optimizer update the weights."""

@@ -63,6 +63,7 @@ class KerasReference(Reference):
         self._trainable = {path: held for path, held in self._variables.items() if id(held) in trainable}
         self.initial = self.variables()
         self._gradients = tf.function(self._traced_gradients)
+        self._judged = tf.function(self._traced_judged)
         with tf.device(self._device):
             self._stock = stock_optimizer(request.config.optimizer, request.total_steps, tf_keras)
             self._stock.build(list(self._trainable.values()))
@@ -160,6 +161,17 @@ class KerasReference(Reference):
                     f"trainable variable {path}; use it or make it trainable=False"
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def judged(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Returns each example's loss and the task's totals in an evaluation."""
+        with tf.device(self._device):
+            loss_b, totals = self._judged(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
+        return loss_b.numpy(), {name: total.numpy() for name, total in totals.items()}
+
+    def _traced_judged(self, inputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs = self._model(inputs, training=False)
+        outputs = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), outputs)
+        return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
 
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Lets the stock optimizer update the weights."""

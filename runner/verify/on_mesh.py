@@ -10,6 +10,7 @@ from runner.data.base import Array
 from runner.engine import make_engine
 from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
 from runner.errors import EngineError
+from runner.model.padding import check_functions
 from runner.optim.paths import is_variable
 from runner.task.base import LOSS
 from runner.verify import padding, points
@@ -55,7 +56,7 @@ def train(request: Request, waited: Callable[[], Mapping[str, Array]], *, ahead:
         **{f"gradient/{path}": value for path, value in gradients.items()},
         **{f"final/{path}": final[path] for path in initial},
         **{path: final[path] for path in own if path not in initial},
-        **_at_points(engine, given, reference),
+        **_at_points(engine, given, request, reference),
     }
 
 
@@ -75,11 +76,25 @@ def _started(initial: Mapping[str, Array], reference: Mapping[str, Array], name:
     return start
 
 
-def _at_points(engine: Engine, request: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what each generic point gives, see `runner.verify.points` and `runner.verify.padding`."""
+def _at_points(engine: Engine, request: Request, whole: Request, reference: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns what each generic point gives, see `runner.verify.points` and `runner.verify.padding`.
+
+    Args:
+      engine: built.
+      request: as training has it.
+      whole: the same with every array, as evaluations have it.
+      reference: the single device's arrays.
+    """
     found: dict[str, Array] = {}
+    task = whole.data.task
     for number in points.numbers(reference):
         step = _load(engine, reference, number)
+        padded = padding.at_point(whole, reference, number)
+        if padded is not whole and task.reads_batch:  # training rejects such a loss too
+            check_functions(*engine.with_and_without_padding(padded.batch_of(step)))
+        metrics = engine.evaluate(whole.evaluation(step)).metrics
+        names = points.part(reference, number, points.EVALUATED)
+        found |= points.keyed(number, points.EVALUATED, {name: np.asarray([metrics[name]]) for name in names})
         given = padding.at_point(request, reference, number)
         stack = given.stack_of(step)
         found |= points.keyed(number, points.GRADIENT, engine.gradients(stack, step))

@@ -9,7 +9,8 @@ training amplified lies between the two.
 
 Arrays of point N, by key: `pointN/step`, steps done before; `pointN/start/<path>`, the state; `pointN/loss`;
 `pointN/gradient/<path>`; `pointN/end/<path>`, the state after the step; `pointN/exact/<path>`, one device's gradients
-in float64, of variables whose terms may cancel.
+in float64, of variables whose terms may cancel; `pointN/evaluated/<metric>`, (1,), an evaluation of examples that do
+not fill their last batch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ LOSS = "loss"
 GRADIENT = "gradient"
 END = "end"
 EXACT = "exact"
-_KEY = re.compile(rf"point(\d+)/({STEP}|{START}|{LOSS}|{GRADIENT}|{END}|{EXACT})(?:/(.*))?$")
+EVALUATED = "evaluated"
+_KEY = re.compile(rf"point(\d+)/({STEP}|{START}|{LOSS}|{GRADIENT}|{END}|{EXACT}|{EVALUATED})(?:/(.*))?$")
 # a layer of less than that is taken to begin at zero, and moves as if it had this size
 _SMALL = 1e-3
 _USUAL = 0.05

@@ -21,6 +21,7 @@ from runner.optim import rules
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.schedules import learning_rate
 from runner.task import namespace
+from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
 from runner.verify.rounding import cancelling, noise_of_sums, off, off_weights, shaken
@@ -158,6 +159,8 @@ class Reference(ABC):
             self.load({path: start[path] for path in self.initial}, slots, step)
             rng = np.random.default_rng([seed, number, step])
             request = padding.at_point(self._request, given, number)
+            evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
+            found |= points.keyed(number, points.EVALUATED, evaluated)
             loss, gradients = self._step_gradients(step, noise, rng, request.batches)
             self.apply(gradients)
             before = {path: value for path, value in start.items() if is_ema(path)}
@@ -165,6 +168,42 @@ class Reference(ABC):
             found[f"point{number}/{points.LOSS}"] = np.asarray([loss], np.float32)
             found |= points.keyed(number, points.GRADIENT, gradients) | points.keyed(number, points.END, end)
         return found
+
+    def _evaluated(
+        self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
+    ) -> dict[str, Array]:
+        """Returns the loss of an evaluation at a state, and the metrics of a task that reads other rows of a batch.
+
+        The batches are those of the mesh without their padding. What is no number is left out.
+
+        Args:
+          start: the state, which is loaded.
+          step: whose examples are evaluated.
+          noise: as in `train`.
+          rng: source of the noise.
+        """
+        task = self._request.data.task
+        host = namespace.of(np)
+        kept = self.weights()
+        used = {path: start.get(ema_path(path), value) for path, value in kept.items()}
+        self.assign(off_weights(used, noise, rng) if noise else used)
+        loss = weight = 0.0
+        sums: dict[str, Array] = {}
+        for batch in self._request.evaluation(step):
+            real = batch.arrays[WEIGHT][0] > 0
+            arrays = {name: array[0][real] for name, array in batch.arrays.items()}
+            loss_b, totals = self.judged(task.inputs(host, arrays), arrays)
+            counts_b = batch.weights[0][real]
+            share_b = off(np.ones_like(loss_b), noise, rng) if noise else 1.0
+            loss += float(np.sum(np.where(counts_b > 0, loss_b, 0.0) * share_b, dtype=np.float64))
+            weight += float(counts_b.sum())
+            added = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
+            sums = {name: sums.get(name, 0.0) + value for name, value in added.items()}
+        self.assign(kept)
+        # In bfloat16 outputs tie, and rounding flips what a metric counts.
+        compares = task.reads_batch and self.precision == "float32"
+        metrics = {LOSS: loss / (weight or 1.0)} | (task.summary(sums) if compares else {})
+        return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
 
     def exact(self, found: Mapping[str, Array], noise: float) -> dict[str, Array]:
         """Takes gradients in float64 at the points where they may be nothing but rounding; empty where none may.
@@ -330,6 +369,15 @@ class Reference(ABC):
           share_b: what each example's loss counts for in the mean over the whole batch, 0 of padding.
           microstep: micro-batches done before, which dropout masks depend on.
           share: the micro-batch's part of the step, which regularisation losses count with.
+        """
+
+    @abstractmethod
+    def judged(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Returns each example's loss (B,) and the task's totals in an evaluation.
+
+        Args:
+          inputs: what the model takes.
+          batch: arrays (B, ...) by name.
         """
 
     @abstractmethod

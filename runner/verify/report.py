@@ -22,7 +22,8 @@ from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
 
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
-_KINDS = ["initial", "loss", "gradient", "point", "update", "parameter", "average", "statistic", "slot", "padding"]
+_KINDS = ["initial", "loss", "gradient", "point", "evaluation", "update"]
+_KINDS += ["parameter", "average", "statistic", "slot", "padding"]
 _NAMED = 3  # variables that a line names
 _COLUMNS = (
     Column("variable"),
@@ -39,6 +40,7 @@ _WHEN = {
     "initial": "",
     "gradient": ", step 1",
     "point": ", at a generic point",
+    "evaluation": ", at a generic point",
     "update": ", after one step from a generic point",
     "padding": ", with other padding",
 }
@@ -153,7 +155,8 @@ class Verification:
             f"differs), and {ULPS:g} ulps of the largest entry{kept}; the noise is 4 float32 ulps times the root of "
             f"{self.terms:,}, the terms of the longest sum{half}; a batch statistic has that noise besides; initial "
             f"weights are {initial}; point: gradients at {points.COUNT} states with "
-            "every parameter moved at random; update: one step from there"
+            "every parameter moved at random; evaluation: an evaluation there, whose last batch is padded if the mesh "
+            "splits batches; update: one step from there"
         )
 
     def metrics(self) -> dict[str, float]:
@@ -266,6 +269,8 @@ def _where(check: Check) -> str:
 def _span(check: Check) -> str:
     if check.kind == "loss":
         return "steps up to then"
+    if check.kind == "evaluation":
+        return "one evaluation"
     return "one step" if check.kind in ("gradient", "point", "update") else "all steps"
 
 
@@ -277,7 +282,7 @@ def _cells(check: Check) -> list[str]:
     name = points.parsed(check.name)[2] if check.kind == "update" else check.name
     kind = name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
     kind = f"update {kind}".strip() if check.kind == "update" else kind
-    kind = check.kind if kind in ("", "ema") or check.kind in ("point", "padding") else kind
+    kind = check.kind if kind in ("", "ema") or check.kind in ("point", "padding", "evaluation") else kind
     figures = [f"{value:.1e}" for value in (check.absolute, check.relative, check.difference, check.tolerance)]
     return [kind, *figures[:2], check.rank, *figures[2:], _ratio(check.ratio)]
 

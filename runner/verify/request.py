@@ -13,12 +13,14 @@ from omegaconf import OmegaConf
 
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
+from runner.data.sampler import eval_plan
 from runner.data.workers import opened
 from runner.engine.base import HostBatches
+from runner.layout.axes import batch_axis
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
-from runner.training.lengths import check_verified, epoch_steps, total_steps
+from runner.training.lengths import check_verified, epoch_steps, eval_batch_size, eval_examples, total_steps
 
 _REQUEST = "request.json"
 _BATCHES = "batches.npz"
@@ -50,11 +52,37 @@ class Request:
         """Returns a device call of one step, of the shape of all others."""
         return replace(self._stack(step, self._length()), steps=1)
 
+    def batch_of(self, step: int) -> HostBatches:
+        """Returns the batch of one step alone."""
+        whole = self.batches
+        arrays = {name: array[step : step + 1] for name, array in whole.arrays.items()}
+        return HostBatches(arrays, whole.weights[step : step + 1], 1)
+
     def of(self, steps: int) -> Request:
         """Returns the same with the first steps alone."""
         whole = self.batches
         arrays = {name: array[:steps] for name, array in whole.arrays.items()}
         return replace(self, batches=HostBatches(arrays, whole.weights[:steps], steps))
+
+    def evaluation(self, step: int) -> list[HostBatches]:
+        """Returns a step's first examples as an evaluation of a split of them has them, in batches.
+
+        They are so many that the axis that splits a batch does not divide them: the last batch ends in padding.
+        """
+        arrays = self.batches.arrays
+        axis = batch_axis(self.config.layout, self.config.mesh.axes)
+        parts = self.config.mesh.axes[axis] if axis else 1
+        real = int((arrays[WEIGHT][step] > 0).sum())
+        count = max(real - max(parts // 2, 1), 1)
+        if count % parts == 0 and count > 1:
+            count -= 1
+        rows = eval_batch_size(self.config, count)
+        plan = eval_plan(count, eval_examples(self.config, count), rows=rows)
+        found = []
+        for indices, weight in zip(plan.indices, plan.weights, strict=True):
+            held = {name: arrays[name][step][indices][None] for name in self.data.arrays} | {WEIGHT: weight[None]}
+            found.append(HostBatches(held, self.data.task.weights(held), 1))
+        return found
 
     def source(self) -> ArraySource:
         """Returns the examples of all batches one after the other, as a split that an engine may keep."""

@@ -29,15 +29,16 @@ def spread(single: Trajectory, runs: Iterable[Trajectory]) -> dict[str, Array]:
     widest: dict[str, Array] = {}
     for run in runs:
         for key, value in run.items():
-            if not key.startswith("initial/"):
+            # A metric that is no number on the single device is compared with nothing.
+            if not key.startswith("initial/") and key in single:
                 found = _differences(single, key, value)
                 widest[key] = np.maximum(widest[key], found) if key in widest else found
     return widest
 
 
 def is_loss(key: str) -> bool:
-    """Tells whether a key is of losses, one a step."""
-    return key == "loss" or (points.is_of_point(key) and points.parsed(key)[1] == points.LOSS)
+    """Returns whether a key is of losses, one per step, or of an evaluation's loss or metric."""
+    return key == "loss" or (points.is_of_point(key) and points.parsed(key)[1] in (points.LOSS, points.EVALUATED))
 
 
 def _differences(single: Trajectory, key: str, value: Array) -> Array:

@@ -76,3 +76,9 @@ def test_steps_and_limit_shorten_but_never_lengthen() -> None:
 def test_an_unknown_remainder_is_refused() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
         steps_in_epoch(10, 3, "keep")
+
+
+def test_rows_past_the_examples_of_a_batch_are_padding() -> None:
+    plan = eval_plan(7, 5, rows=8)
+    assert plan.indices.tolist() == [[0, 1, 2, 3, 4, 0, 0, 0], [5, 6, 0, 0, 0, 0, 0, 0]]
+    assert plan.weights.tolist() == [[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -113,10 +113,37 @@ def test_outputs_are_kept_on_request_and_not_beyond_a_bound(monkeypatch: pytest.
     assert len(one) == 1, "an export compares one example at least"
 
 
-def test_several_outputs_are_evaluated_and_not_kept() -> None:
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda a, b: {"a": a, "b": b}, ["a", "b"]),
+        (lambda a, b: (a, b), ["output_0", "output_1"]),
+        (lambda a, b: [a, {"inner": b}], ["output_0", "output_1_inner"]),
+    ],
+)
+def test_several_outputs_are_kept_by_name(make: Callable[[Array, Array], Any], names: list[str]) -> None:
     def several(given: HostBatches) -> BatchResult[Array]:
         one = start(given)
-        return BatchResult(one.loss, one.totals, {"a": one.loss, "b": one.loss})
+        return BatchResult(one.loss, one.totals, make(one.loss, 2 * one.outputs))
 
-    found = evaluate(TASK, [batch([1, 2], [1, 1])], several, np.asarray, keep_outputs=True)
-    assert (found.loss, found.outputs.shape) == (1.5, (0,))
+    batches = [batch([1, 2], [1, 1]), batch([3, 9], [1, 0])]
+    found = evaluate(TASK, batches, several, np.asarray, keep_outputs=True)
+    assert (found.loss, found.outputs.shape) == (2, (0,))
+    assert {name: rows.tolist() for name, rows in found.named_outputs.items()} == dict(
+        zip(names, [[1, 2, 3], [[2], [4], [6]]], strict=True)
+    )
+
+
+def test_outputs_are_not_kept_where_one_has_no_row_per_example(caplog: pytest.LogCaptureFixture) -> None:
+    def with_head(given: HostBatches) -> BatchResult[Array]:
+        one = start(given)
+        return BatchResult(one.loss, one.totals, {"rows": one.outputs, "head": np.zeros((3, 5), np.float32)})
+
+    found = evaluate(TASK, [batch([1, 2], [1, 1])], with_head, np.asarray, keep_outputs=True)
+    assert (found.loss, found.outputs.shape, dict(found.named_outputs)) == (1.5, (0,), {})
+    assert "head has shape [3, 5], not one row per example" in caplog.text
+
+
+def test_a_batch_tells_how_many_of_its_rows_are_examples() -> None:
+    assert evaluation.examples_of(batch([1, 2, 3], [1, 1, 0])) == 2
+    assert evaluation.examples_of(batch([1, 2], [1, 1])) is None

@@ -120,3 +120,19 @@ def test_an_evaluations_batch_is_a_multiple_of_the_axis_that_splits_examples(
     made = config(batch_size=8)
     made.mesh.axes, made.layout.inputs = {"batch": 4, "rows": 4, "model": 2}, inputs
     assert lengths.eval_batch_size(made, 10) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "batch", "examples", "expected"),
+    [(None, 12, 10_000, 1000), (None, 1200, 10_000, 1200), (60, 12, 10_000, 60), (None, 12, 357, 357)],
+)
+def test_which_examples_an_evaluation_has_together_does_not_depend_on_the_mesh(
+    given: int | None, batch: int, examples: int, expected: int
+) -> None:
+    for axis in (1, 3, 4, 12):
+        made = config(batch_size=batch, eval_batch_size=given)
+        made.mesh.axes = {"batch": axis}
+        assert lengths.eval_examples(made, examples) == expected
+        rows = lengths.eval_batch_size(made, examples)
+        assert rows % axis == 0
+        assert 0 <= rows - expected < axis

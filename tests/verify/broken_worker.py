@@ -118,6 +118,13 @@ def padding_in_the_mean() -> None:
     calls.example_counts = lambda weights, parts: np.full(weights.shape[0] * parts, weights.shape[1], np.float32)
 
 
+def padding_in_an_evaluation() -> None:
+    """Shows a task's functions the padding of an evaluation's batches."""
+    from runner.engine import evaluation
+
+    evaluation.examples_of = lambda _: None
+
+
 def swapped_inputs() -> None:
     """Gives the model one of its inputs in the place of another of the same shape."""
     from runner.task.base import Task
@@ -150,6 +157,7 @@ BREAKS: dict[str, Callable[[], None]] = {
         local_statistics,
         scaled_loss,
         padding_in_the_mean,
+        padding_in_an_evaluation,
         swapped_inputs,
         killed,
         crash,

@@ -115,3 +115,20 @@ def test_stacks_are_as_long_as_trainings_calls(
     assert len({stack.arrays["image"].shape for stack in stacks}) == 1, "one shape, so one program"
     labels = np.concatenate([stack.arrays["label"][: stack.steps] for stack in stacks])
     np.testing.assert_array_equal(labels, request.batches.arrays["label"])
+
+
+@pytest.mark.parametrize(
+    ("axis", "eval_batch", "sizes"), [(2, None, [63]), (8, None, [60]), (8, 16, [16, 16, 16, 12])]
+)
+def test_an_evaluation_ends_in_a_batch_that_the_mesh_pads(
+    digits: Dataset, axis: int, eval_batch: int | None, sizes: list[int]
+) -> None:
+    made = config(eval_batch_size=eval_batch)
+    made.mesh.axes, made.verify.steps = {"batch": axis}, 2
+    request = make_request(made, digits)
+    batches = request.evaluation(1)
+    assert [int(each.arrays[WEIGHT].sum()) for each in batches] == sizes
+    assert all(each.weights.shape[1] % axis == 0 for each in batches)
+    assert batches[-1].arrays[WEIGHT][0, -1] == 0, "padding"
+    labels = np.concatenate([each.arrays["label"][each.arrays[WEIGHT] > 0] for each in batches])
+    np.testing.assert_array_equal(labels, request.batches.arrays["label"][1, : sum(sizes)])

@@ -25,6 +25,36 @@ SHORT = ["verify.steps=4", "dataset.batch_size=32", "tracking=none"]
 # DTensor joins no tensors along a dim that is split, so what is split here is summed before.
 RULES = "layout.rules=[{match: first/kernel, spec: [model, null]}, {match: second/kernel, spec: [model, null]}]"
 
+# One output is near those of its own label, and far from those of others: each row's loss is of all rows.
+CONTRAST = """
+def loss(ops, outputs, batch):
+    unit = outputs / ops.sqrt(ops.sum(ops.square(outputs), axis=-1, keepdims=True) + 1e-6)
+    near = 2.0 * ops.matmul(unit, ops.transpose(unit))
+    label = ops.one_hot(batch["label"], 10)
+    same = ops.matmul(label, ops.transpose(label))
+    log = near - ops.expand_dims(ops.logsumexp(near), -1)
+    return -ops.sum(same * log, axis=-1) / ops.sum(same, axis=-1)
+
+
+def alike(ops, outputs, batch):
+    square = ops.sum(ops.square(outputs), axis=-1, keepdims=True)
+    return ops.mean(square + ops.transpose(square) - 2.0 * ops.matmul(outputs, ops.transpose(outputs)), axis=-1)
+"""
+CONTRASTIVE = ["task=custom", "task._target_=contrast.loss", "task.minimize=[alike]", "task.units=6", "mesh=batch8"]
+TWO_OUTPUTS = """
+def build(keras, input_shape, num_classes):
+    x = keras.Input(input_shape)
+    hidden = keras.layers.Dense(16, "tanh", name="hidden")(keras.layers.Flatten(name="flat")(x))
+    label = keras.layers.Dense(num_classes, name="label")(hidden)
+    return keras.Model(x, (label, keras.layers.Dense(3, name="size")(hidden)))
+
+
+def loss(ops, outputs, batch):
+    label, size = outputs
+    return ops.sparse_cross_entropy(batch["label"], label) + ops.mean(ops.square(size - 1.0), axis=-1)
+"""
+TWO_WAYS = ["task=custom", "task._target_=ways.loss", "model=custom", "model._target_=ways.build", "mesh=batch8"]
+
 
 def written(folder: Path) -> None:
     """Writes a table, two arrays with a target, and a builder of two inputs."""
@@ -73,3 +103,39 @@ def test_inputs_that_are_swapped_on_the_mesh_are_seen(tmp_path: Path) -> None:
     done = broken(tmp_path, "swapped_inputs", *TWO, "task=regression", "engine=jax", *SHORT)
     assert "first in the loss of step 1" in done.stderr
     assert min(failures(tmp_path)[f"gradient/{layer}/kernel"] for layer in ("first", "second")) > 1000
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("more", [[], ["trainer.accumulate_steps=2"]], ids=["whole", "in_parts"])
+def test_a_loss_that_reads_other_rows_equals_one_device(tmp_path: Path, engine: str, more: list[str]) -> None:
+    (tmp_path / "contrast.py").write_text(CONTRAST)
+    done = command(tmp_path, *CONTRASTIVE, f"engine={engine}", *SHORT, *more)
+    assert "proven: 4 steps" in done.stdout
+    checks = {check["name"]: check for check in result(tmp_path)["checks"] if check["kind"] == "evaluation"}
+    assert set(checks) == {f"point{point}/evaluated/{name}" for point in (0, 1) for name in ("loss", "alike")}
+    assert max(float(check["ratio"]) for check in checks.values()) < 0.5, "far from the tolerances"
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_padding_that_a_loss_reads_in_an_evaluation_is_seen(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "contrast.py").write_text(CONTRAST)
+    broken(tmp_path, "padding_in_an_evaluation", *CONTRASTIVE, f"engine={engine}", *SHORT)
+    assert "/evaluated/" in result(tmp_path)["first"]
+    found = failures(tmp_path)
+    assert set(found) == {f"point{point}/evaluated/{name}" for point in (0, 1) for name in ("loss", "alike")}
+    assert min(found.values()) > 100
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_padding_of_a_training_that_a_loss_reads_is_rejected(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "contrast.py").write_text(CONTRAST)
+    done = command(tmp_path, *CONTRASTIVE, f"engine={engine}", *SHORT, "dataset.remainder=pad", code=2)
+    assert "dataset.remainder=pad is refused: the loss of an example depends on other rows" in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+def test_a_model_of_two_outputs_equals_one_device(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "ways.py").write_text(TWO_OUTPUTS)
+    done = command(tmp_path, *TWO_WAYS, f"engine={engine}", *SHORT)
+    assert "proven: 4 steps" in done.stdout
+    assert {check["variable"] for check in result(tmp_path)["checks"]} >= {"label/kernel", "size/kernel"}

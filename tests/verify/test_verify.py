@@ -121,6 +121,7 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
         "parameter": 4,
         "slot": 8,
         "point": 2 * (1 + 4),
+        "evaluation": 2,
         "update": 2 * (4 + 8),
         "padding": 4 + 8,
     }
@@ -144,7 +145,7 @@ def test_rules_on_two_axes_are_verified_over_several_calls(tmp_path: Path) -> No
     command(tmp_path, "mesh=batch4_model2", RULES, "verify.steps=5", "trainer.steps_per_call=2", "tracking=none")
     content = result(tmp_path)
     assert content["mesh"] == "batch=4 model=2"
-    assert len(content["checks"]) == 21 + 2 * (5 + 12)
+    assert len(content["checks"]) == 21 + 2 * (5 + 1 + 12)
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
 
 

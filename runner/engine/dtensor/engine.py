@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -134,6 +135,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         _optimize(not self._planning)  # a plan's program is only read
         self._gradients, self._eval = self._traced(self._steps.gradients), self._traced(self._steps.evaluate)
         self._next_logits = self._traced(self._steps.next_logits)
+        self._outputs = self._traced(self._steps.outputs)
+        self._judged: dict[int | None, Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]] = {}
 
     def _packing(self) -> Packing | None:
         """Returns how the state is packed while a call lasts, None where each variable stays by itself."""
@@ -282,9 +285,16 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         numbers = self._numbers(batches, index, step * self._microbatches + index)
         return [unpack(gradient) for gradient in self._gradients(batches.arrays, numbers)]
 
-    def _start_evaluation(self, batch: HostBatches) -> BatchResult[tf.Tensor]:
+    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[tf.Tensor]:
+        arrays = self._placed(batch, 1).arrays
         with self._explained():
-            loss, totals, outputs = self._eval(self._placed(batch, 1).arrays)
+            if not self._data.task.reads_batch:
+                return BatchResult(*self._eval(arrays))
+            # In two programs: the number of examples is a constant of the second, and the model is in the first.
+            outputs = self._outputs(arrays)
+            if examples not in self._judged:
+                self._judged[examples] = self._traced(partial(self._steps.judged, examples=examples))
+            loss, totals = self._judged[examples](outputs, arrays)
         return BatchResult(loss, totals, outputs)
 
     def _start_next_logits(self, batch: HostBatches) -> tf.Tensor:

@@ -162,6 +162,33 @@ class Steps:
         totals = task.totals(self._ops, outputs, batch)
         return loss_b, totals, outputs if task.keeps_outputs else {}
 
+    def outputs(self, arrays: Batch) -> Outputs:
+        """The traced outputs of one batch, arrays (1, B, ...), for `judged`."""
+        return self._outputs({name: tf.squeeze(array, 0) for name, array in arrays.items()}, None)
+
+    def judged(self, outputs: Outputs, arrays: Batch, examples: int | None) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """The traced losses (B,) and the task's totals, of what `outputs` gave for the same batch.
+
+        Args:
+          outputs: of the batch.
+          arrays: (1, B, ...) by name.
+          examples: the task is given the first so many rows alone, so that no padding is among them; each device then
+            computes with all of them, as the mesh need not divide their number. None: all rows.
+        """
+        batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}
+        size = int(batch[WEIGHT].shape[0])
+
+        def cut(x: tf.Tensor) -> tf.Tensor:
+            whole = self._placer.lay(x, [None] * x.shape.rank, None)
+            return whole[:examples] if x.shape.rank and x.shape[0] == size else whole
+
+        if examples is not None:
+            outputs = tf.nest.map_structure(cut, outputs)
+            batch = {name: cut(array) for name, array in batch.items()}
+        loss_b = self._data.task.loss(self._ops, outputs, batch)
+        totals = self._data.task.totals(self._ops, outputs, batch)
+        return tf.pad(loss_b, [[0, size - loss_b.shape[0]]]) if examples is not None else loss_b, totals
+
     def next_logits(self, arrays: Batch) -> tf.Tensor:
         """The traced logits (B, V) that the task takes of one batch, arrays (1, B, ...)."""
         batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -160,6 +161,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         examples = self._lies[WEIGHT]
         seen = examples if alone else self._whole
         self._evaluated = jax.jit(step.evaluated, out_shardings=(seen, self._whole, examples))
+        self._outputs = jax.jit(step.outputs)
+        self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(seen, self._whole))
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._whole)
         self._stack = jax.jit(jnp.stack, out_shardings=self._whole)
         self._gather = jax.jit(lambda values: values, out_shardings=self._whole)
@@ -318,8 +321,28 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _weights(self) -> Weights:
         return self._state.ema or self._state.trainable, self._state.non_trainable
 
-    def _start_evaluation(self, batch: HostBatches) -> BatchResult[jax.Array]:
-        return BatchResult(*self._run(self._evaluated, self._weights, self._placed(batch, 1).arrays))
+    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
+        arrays = self._placed(batch, 1).arrays
+        if not self._data.task.reads_batch:
+            return BatchResult(*self._run(self._evaluated, self._weights, arrays))
+        # In two programs: the number of examples is a constant of the second, and the model is in the first.
+        outputs = self._run(self._outputs, self._weights, arrays)
+        loss, totals = self._run(self._judged, outputs, arrays, self._by_example, examples)
+        return BatchResult(loss, totals, outputs)
+
+    @cached_property
+    def _by_example(self) -> tuple[bool, ...]:
+        """Tells of each tensor that the model gives whether it has a row per example: its size follows the batch's."""
+
+        def shapes(times: int) -> list[tuple[int, ...]]:
+            arrays = {
+                name: jax.ShapeDtypeStruct((1, times * array.shape[0], *array.shape[1:]), array.dtype)
+                for name, array in self._microbatch_shapes().items()
+            }
+            given = jax.eval_shape(self._functions.outputs, self._weights, arrays)
+            return [tuple(leaf.shape) for leaf in jax.tree.leaves(given)]
+
+        return tuple(first != second for first, second in zip(shapes(1), shapes(2), strict=True))
 
     def _start_next_logits(self, batch: HostBatches) -> jax.Array:
         return self._run(self._next_logits, self._weights, self._placed(batch, 1).arrays)

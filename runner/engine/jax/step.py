@@ -5,7 +5,7 @@ Shapes: K rounds a call, each over one micro-batch; B its examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,7 +31,7 @@ from runner.optim import rules
 from runner.optim.clipping import clip
 from runner.optim.schedules import learning_rate
 from runner.task import namespace
-from runner.task.base import LOSS, Task
+from runner.task.base import LOSS, Outputs, Task
 
 # Where the micro-batches' example counts begin among a call's numbers: after rounds, steps done, the rate's factor.
 COUNTS = 3
@@ -40,6 +40,7 @@ Arrays = dict[str, jax.Array]
 Sums = dict[str, jax.Array]  # `loss` and the task's metrics of each example, by name
 Weights = tuple[list[jax.Array], list[jax.Array]]  # trainable and other variables
 Aux = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
+Judged = tuple[jax.Array, Arrays]  # each row's loss, and the task's totals
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,34 @@ class Step:
         loss_b = self._task.loss(self._ops, outputs, batch)
         totals = self._task.totals(self._ops, outputs, batch)
         return loss_b, totals, outputs if self._task.keeps_outputs else {}
+
+    def outputs(self, weights: Weights, arrays: Arrays) -> Outputs:
+        """Returns what the task's functions take of a batch, arrays (1, B, ...), for `judged`."""
+        given, batch = self._outputs(weights, arrays)
+        return _float32(self._task.reduced(self._ops, given, batch))
+
+    def judged(self, outputs: Outputs, arrays: Arrays, by_example: Sequence[bool], examples: int | None) -> Judged:
+        """Returns each row's loss (B,) and the task's totals, of what `outputs` gave for the same batch.
+
+        Args:
+          outputs: of the batch.
+          arrays: (1, B, ...) by name.
+          by_example: of each of the outputs' tensors, whether it has a row per example, as a head's kernel has not.
+          examples: the task is given the first so many rows alone, so that no padding is among them. None: all.
+        """
+        batch = {name: array[0] for name, array in arrays.items()}
+        ops = self._ops
+        size = batch[WEIGHT].shape[0]
+        if examples is not None:
+            batch = {name: array[:examples] for name, array in batch.items()}
+            leaves, structure = jax.tree.flatten(outputs)
+            held = [leaf[:examples] if cut else leaf for leaf, cut in zip(leaves, by_example, strict=True)]
+            outputs = jax.tree.unflatten(structure, held)
+            # The mesh need not divide so many examples: their tokens are not cut along its parts.
+            ops = replace(ops, head_losses=partial(chunked, ops, WHOLE))
+        loss_b = self._task.loss(ops, outputs, batch)
+        totals = self._task.totals(ops, outputs, batch)
+        return jnp.pad(loss_b, (0, size - loss_b.shape[0])), totals
 
     def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
         """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""
