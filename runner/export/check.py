@@ -93,7 +93,13 @@ def _difference(run: Array, export: Array) -> Difference:
 
 
 def check(
-    folder: Path, written: Written, library: str, served: Served, arrays: Mapping[str, Array], run: Array, log: Path
+    folder: Path,
+    written: Written,
+    library: str,
+    served: Served,
+    arrays: Mapping[str, Array],
+    run: Array | Mapping[str, Array],
+    log: Path,
 ) -> dict[str, Comparison]:
     """Loads what was written in a fresh process, and compares its answers with the run's.
 
@@ -103,7 +109,7 @@ def check(
       library: Keras of its Keras file.
       served: what it takes and answers.
       arrays: (N, ...) by name, of what it takes.
-      run: outputs (N, ...) of the run.
+      run: outputs (N, ...) of the run; by name if the model gives several.
       log: gets what the process prints.
 
     Returns:
@@ -131,12 +137,18 @@ def check(
         (shared / "request.json").write_text(json.dumps(request))
         found = _answer(shared, library, log)
     expected = served.answers(run)
-    prefix = "saved_model/"
-    answers = {name.removeprefix(prefix): each for name, each in found.items() if name.startswith(prefix)}
+    answers, outputs = (_of(found, side) for side in ("saved_model/", "keras/"))
     compared = {"SavedModel": compare(expected, answers)} if answers else {}
     if "keras" in found:
         compared[KERAS_FILE] = compare(expected, served.answers(found["keras"]))
+    elif outputs:
+        compared[KERAS_FILE] = compare(expected, served.answers(outputs))
     return compared
+
+
+def _of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """Returns the arrays whose name begins with a prefix, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _answer(shared: Path, library: str, log: Path) -> dict[str, Array]:

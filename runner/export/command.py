@@ -98,7 +98,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             record = {
                 "run": saved.run.run,
                 "step": saved.checkpoint.step,
-                "signature": served.describe(outputs[:1]),
+                "signature": served.describe(_first(outputs)),
                 "names": served.names(),
                 "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
                 "left_out": list(written.left_out),
@@ -113,7 +113,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         recorded = [target / name for name in (folders.RECORD, TOKENIZER) if (target / name).is_file()]
         step = saved.checkpoint.step
         path = target / SAVED_MODEL
-        answers = served.answer_specs(outputs[:1])
+        answers = served.answer_specs(_first(outputs))
         found = next(iter(compared.values())).answers.items()
         store.log_metrics(step, {f"export/{name}_difference": each.largest for name, each in found if not each.exact})
         store.log_artifacts(recorded, "export")
@@ -143,14 +143,24 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
     return {name: array.astype(np.float32) if name in data.encoding.mean else array for name, array in arrays.items()}
 
 
-def _outputs(config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], log: Path) -> Array:
-    """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh."""
+def _outputs(
+    config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], log: Path
+) -> Array | Mapping[str, Array]:
+    """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh; several by name."""
     spec = served.spec
     arrays = served.standardized(examples)
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
     engine = restored(config, saved, spec, log)
     with stages.stage("computing the run's answers"):
-        return evaluated(config, engine, spec.task, source, None, keep_outputs=True).outputs
+        found = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
+    return found.named_outputs or found.outputs
+
+
+def _first(outputs: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:
+    """Returns the outputs of the first example, whose shapes and dtypes are those of all."""
+    if isinstance(outputs, Mapping):
+        return {name: output[:1] for name, output in outputs.items()}
+    return outputs[:1]
 
 
 def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path) -> Written:

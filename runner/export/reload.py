@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.task.base import named_outputs
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -33,7 +35,8 @@ def main() -> None:
         inputs = read(folder / "inputs.npz", request["inputs"])
         for package in request["beside"]:  # its classes are known by name once it is imported
             importlib.import_module(package)
-        found["keras"] = keras_file(request["keras"], request["library"], inputs, request["batch"])
+        outputs = keras_file(request["keras"], request["library"], inputs, request["batch"])
+        found |= {"keras" if name is None else f"keras/{name}": output for name, output in outputs.items()}
     np.savez(folder / "answer.npz", **found)  # type: ignore[arg-type]
 
 
@@ -58,13 +61,19 @@ def saved_model(path: str, arrays: Arrays, batch: int) -> Arrays:
     return {name: np.concatenate([answer[name].numpy() for answer in answers]) for name in answers[0]}
 
 
-def keras_file(path: str, library: str, inputs: Arrays, batch: int) -> npt.NDArray[np.float32]:
-    """Returns the outputs (N, ...) of a whole model in a file of Keras's own, for what the model takes."""
+def keras_file(path: str, library: str, inputs: Arrays, batch: int) -> dict[str | None, npt.NDArray[np.float32]]:
+    """Returns the outputs (N, ...) of a whole model in a file of Keras's own, for what the model takes.
+
+    They are by name if the model gives several, and the only one is at None.
+    """
     model = importlib.import_module(library).models.load_model(path)
-    outputs = (
-        model(each if len(each) > 1 else next(iter(each.values())), training=False) for each in parts(inputs, batch)
-    )
-    return np.concatenate([np.asarray(output, np.float32) for output in outputs])
+    found: dict[str | None, list[npt.NDArray[np.float32]]] = {}
+    for each in parts(inputs, batch):
+        outputs = model(each if len(each) > 1 else next(iter(each.values())), training=False)
+        several = isinstance(outputs, dict | list | tuple)
+        for name, output in named_outputs(outputs).items():
+            found.setdefault(name if several else None, []).append(np.asarray(output, np.float32))
+    return {name: np.concatenate(rows) for name, rows in found.items()}
 
 
 if __name__ == "__main__":

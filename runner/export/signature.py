@@ -63,27 +63,32 @@ class Served:
                 found[name] = (away / np.asarray(self.encoding.deviation[name])).astype(np.float32)
         return found
 
-    def answers(self, outputs: Array) -> dict[str, Array]:
+    def answers(self, outputs: Array | Mapping[str, Array]) -> dict[str, Array]:
         """Returns what must be answered where the model gives these outputs, computed in float64.
 
         Args:
-          outputs: (N, ...) of the model.
+          outputs: (N, ...) of the model; by name if it gives several.
         """
-        found = self.spec.task.predictions(namespace.of(np), np.asarray(outputs, np.float64))
+        exact: Array | dict[str, Array]
+        if isinstance(outputs, Mapping):
+            exact = {name: np.asarray(output, np.float64) for name, output in outputs.items()}
+        else:
+            exact = np.asarray(outputs, np.float64)
+        found = self.spec.task.predictions(namespace.of(np), exact)
         return {name: np.asarray(answer) for name, answer in found.items()}
 
-    def answer_specs(self, outputs: Array) -> dict[str, ArraySpec]:
+    def answer_specs(self, outputs: Array | Mapping[str, Array]) -> dict[str, ArraySpec]:
         """Returns the specs of what is answered, by name, float32 and int64.
 
         Args:
-          outputs: (N, ...) of the model.
+          outputs: (N, ...) of the model; by name if it gives several.
         """
         return {
             name: ArraySpec(array.shape[1:], "int64" if np.issubdtype(array.dtype, np.integer) else "float32")
             for name, array in self.answers(outputs).items()
         }
 
-    def describe(self, outputs: Array) -> dict[str, object]:
+    def describe(self, outputs: Array | Mapping[str, Array]) -> dict[str, object]:
         """Returns it in words, for the record: `uint8 (batch, height=28, width=28, channel=1)`."""
         return {
             "name": NAME,

@@ -13,6 +13,7 @@ from runner.export.plain import PlainModel
 from runner.export.signature import NAME, Served
 from runner.host.late import late
 from runner.task import namespace
+from runner.task.base import named_outputs
 
 if TYPE_CHECKING:
     import jax
@@ -100,8 +101,8 @@ def _answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping
     """Returns what a served model answers, by name, in float32 and integers."""
     xp = namespace.of(ops)
     outputs = plain.model(served.model_inputs(xp, arrays), training=False)
-    if isinstance(outputs, Mapping):
-        outputs = {name: xp.cast(each, "float32") for name, each in outputs.items()}
+    if isinstance(outputs, Mapping | list | tuple):
+        outputs = {name: xp.cast(each, "float32") for name, each in named_outputs(outputs).items()}
     else:
         outputs = xp.cast(outputs, "float32")
     return served.spec.task.predictions(xp, outputs)

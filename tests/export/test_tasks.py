@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 ANSWERS = {
+    "two outputs": ["output_0", "output_1"],
     "classes": ["logits", "probabilities", "class"],
     "two inputs": ["prediction"],
     "labels": ["logits", "probabilities"],

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from runner.config.schema import TaskConfig
+from runner.config.schema import EngineConfig, ModelConfig, TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
 from runner.engine import registry
 from runner.export.check import check
@@ -21,21 +21,22 @@ from runner.export.plain import make_plain
 from runner.export.signature import Served
 from runner.export.write import write_model
 from runner.task import namespace
-from runner.task.base import DataSpec
+from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
-from tests.engine import cases
+from tests.engine import cases, rows_worker
 
 COUNT = 600  # more than one batch of the process that loads the export
 
 
 @dataclass(frozen=True)
 class Case:
-    """Examples, their specs, what is to be learned of them, and how they became numbers."""
+    """Examples, their specs, what is to be learned of them, how they became numbers, and by which builder."""
 
     arrays: Mapping[str, Array]
     specs: Mapping[str, ArraySpec]
     task: TaskConfig
     encoding: Encoding = field(default_factory=Encoding)
+    builder: str = ""
 
 
 def made() -> dict[str, Case]:
@@ -52,7 +53,12 @@ def made() -> dict[str, Case]:
     table = {"year": year, "vector": vector, "price": price}
     table_specs = {"year": ArraySpec((), "float32"), "vector": specs["vector"], "price": specs["price"]}
     encoding = Encoding(mean={"year": (2000.3712345,)}, deviation={"year": (7.7,)})
+    classes = rng.integers(0, 3, COUNT).astype(np.int32)
+    own = TaskConfig("custom", ["label"], options={"target": "tests.engine.rows_worker.pair", "units": 4})
     return {
+        "two outputs": Case(
+            {"x": vector, "label": classes}, rows_worker.SPECS, own, builder="tests.engine.rows_worker.two"
+        ),
         "classes": Case(
             {"image": image, "label": label}, {"image": image_spec, "label": ArraySpec((), "int32", names=names)},
             TaskConfig(),
@@ -68,19 +74,24 @@ def made() -> dict[str, Case]:
 
 def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[str, list[float]]]]]:
     """Yields each case's name and how its export compares with the model that was written."""
-    config = cases.config({"batch": 1}, hidden=[16])
-    config.engine.name = engine
-    registry.load(config)
+    registry.load(replace(cases.config({"batch": 1}), engine=EngineConfig(name=engine)))
     for name, case in made().items():
+        config = cases.config({"batch": 1}, hidden=[16])
+        config.engine.name = engine
+        if case.builder:
+            config.model = ModelConfig(case.builder, {})
         task = make_task(case.task, case.specs, constants={"mean": [250.0], "deviation": [3.0]})
         served = Served(DataSpec(task.arrays, task), case.encoding)
         plain = make_plain(config, served.spec, _weights(engine, config, served.spec))
         inputs = task.inputs(namespace.of(np), served.standardized(case.arrays))
-        outputs = np.asarray(plain.model(inputs, training=False))
+        given = named_outputs(plain.model(inputs, training=False))
+        outputs = {key: np.asarray(output) for key, output in given.items()}
         target = folder / name.replace(" ", "_")
         target.mkdir()
         written = write_model(plain, served, target, convert=False, tensorflow=True)
-        found = check(target, written, plain.package, served, case.arrays, outputs, folder / "log")
+        found = check(
+            target, written, plain.package, served, case.arrays, outputs.get("outputs", outputs), folder / "log"
+        )
         yield (
             name,
             {

@@ -91,8 +91,12 @@ class KerasAdapter:
         """
         contract.check(model, list(model.submodules), tf_keras.Model, config.model)
         shape = getattr(model, "output_shape", None)  # a subclassed model does not tell
-        if isinstance(shape, tuple):
+        if isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
             self._data.task.check(shape)
+        elif isinstance(shape, list | tuple):
+            self._data.task.check_named({str(number): tuple(one) for number, one in enumerate(shape)})
+        elif isinstance(shape, Mapping):
+            self._data.task.check_named({str(name): tuple(one) for name, one in shape.items()})
         paths = named_variables(model)
         check_paths(paths, config.model)
         contract.check_cover(paths, model.weights, config.model, "tf_keras")
