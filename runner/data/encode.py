@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, Encoding
+from runner.data.base import RESERVED, WEIGHT, Array, ArraySource, ArraySpec, Encoding
 from runner.errors import DataError
 
 IMAGE_DIMS = ("height", "width", "channel")
@@ -69,7 +69,11 @@ def name_of(text: str, where: str) -> str:
             "pandas wrote has none: index=False leaves it out)"
         )
     if name in RESERVED:
-        raise DataError(f"{where}: {name!r} is a name of the runner's own; rename that array or column")
+        shown = repr(text) if name == text else f"{text!r}, which is read as {name!r},"
+        mend = "rename that array or column"
+        if name == WEIGHT:
+            mend += ", for example to example_weight; if it weighs examples, set task.example_weight=example_weight"
+        raise DataError(f"{where}: {shown} is a name of the runner's own; {mend}")
     return name
 
 

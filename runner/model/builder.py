@@ -113,6 +113,12 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
     Raises:
       ConfigError: it returned something else.
     """
+    if isinstance(model, list | tuple) and len(model) > 1 and all(isinstance(part, kind) for part in model):
+        raise ConfigError(
+            f"model._target_={config.target} is refused: the builder returned {len(model)} models, and a run trains "
+            "one model with one optimizer; two optimizers, as of a GAN, are not offered; return one keras.Model, "
+            "whose outputs task=custom takes together"
+        )
     if not isinstance(model, kind):
         raise ConfigError(
             f"model._target_={config.target} is refused: a builder returns a keras.Model made with the `keras` it is "

@@ -15,6 +15,7 @@ imports no library.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,12 @@ def check(
 def _of_model(model: object, base: type) -> str:
     for name in _STEPS:
         own = name in vars(model) or getattr(type(model), name, None) is not getattr(base, name, None)
+        if own and _has_several_optimizers(model, base):
+            return (
+                f"{type(model).__name__} trains by a {name} of its own with an optimizer per network, as a GAN does; "
+                "a run has one optimizer and one loss, and two optimizers are not offered; train one network at a time, "
+                "or use Keras's fit"
+            )
         if own:
             return (
                 f"{type(model).__name__} has a {name} of its own, which a run does not call; write the loss and the "
@@ -78,6 +85,33 @@ def _of_model(model: object, base: type) -> str:
             "leave model.compile(...) out, or load a model with compile=False"
         )
     return ""
+
+
+def _has_several_optimizers(model: object, base: type) -> bool:
+    """Returns whether a model takes an optimizer for each of several networks, or is several networks and no model."""
+    compiles = getattr(type(model), "compile", None)
+    if compiles is not None and compiles is not getattr(base, "compile", None):
+        taken = inspect.signature(compiles).parameters
+        if sum("opt" in name.lower() for name in taken) > 1:
+            return True
+    held = [value for value in vars(model).values() if hasattr(value, "apply_gradients")]
+    if len({id(value) for value in held}) > 1:
+        return True
+    parts = {id(value) for value in vars(model).values() if isinstance(value, base)}
+    has_call = getattr(type(model), "call", None) is not getattr(base, "call", None)
+    return len(parts) > 1 and not has_call
+
+
+def check_steps(model: object, base: type, config: ModelConfig) -> None:
+    """Checks that a model leaves its training to a run, before it is called for the first time.
+
+    A model that is only called in a `train_step` of its own, as a GAN, need not have a `call`.
+
+    Raises:
+      ConfigError: it has a method that `fit` calls.
+    """
+    if reason := _of_model(model, base):
+        raise ConfigError(f"model._target_={config.target} is refused: {reason}")
 
 
 def _of_layer(layer: object) -> str:
@@ -120,6 +154,14 @@ def _of_variables(model: object, dtypes: Collection[str]) -> str:
 
 def _of_outputs(model: object) -> str:
     for output in _several(model, "outputs"):
+        if getattr(output, "_keras_mask", None) is not None and len(output.shape) > 2:
+            return (
+                "its output carries a mask of the steps (tokens), by which Keras weighs the loss and a run does not; "
+                "end the mask before the last layer, by a layer whose compute_mask returns None (or leave mask_zero "
+                "out), and weigh the labels: task.label_weight names an array of weights for task=language_model, and "
+                "a loss of task=custom reads one from its batch; for one output per example, pool the steps first, "
+                "as keras.layers.GlobalAveragePooling1D"
+            )
         if getattr(output, "_keras_mask", None) is not None:
             return (
                 "its output carries a mask, by which Keras weighs the loss and a run does not; take the masked steps "

@@ -84,6 +84,14 @@ def _check_clip(config: ClipConfig) -> None:
 
 
 def _check_schedule(config: ScheduleConfig) -> None:
+    if "plateau" in config.name.lower():
+        raise refuse(
+            f"{_KEY}.name",
+            config.name,
+            allowed="a schedule depends on the step alone, and lowering the rate at a plateau of a metric "
+            "(ReduceLROnPlateau) is not offered",
+            mend=f"set {_KEY}.name=cosine, or end the run at a plateau: trainer.early_stopping.metric=eval/loss",
+        )
     one_of(f"{_KEY}.name", config.name, tuple(SCHEDULE_KEYS))
     if config.warmup_steps < 0:
         raise refuse(

@@ -20,6 +20,7 @@ from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, counted, is_real, needed, read_columns, roles
+from runner.task.token_checks import tags_mend
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -183,6 +184,15 @@ class Classification(Supervised):
         if self._is_soft:
             sums = labels.sum(-1)
             wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (labels.min(-1) < 0))
+            high = int(labels.max(initial=0))
+            if len(wrong) and labels.dtype.kind in "iu" and high > 1 and labels.min() >= 0:
+                raise refuse(
+                    "task.target",
+                    self._target,
+                    allowed="task=classification predicts one class per example, and this array has "
+                    f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
+                    mend=tags_mend(self._target, high + 1),
+                )
             if len(wrong):
                 raise refuse(
                     "task.target",

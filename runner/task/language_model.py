@@ -19,7 +19,7 @@ from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report,
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, is_real, roles
-from runner.task.token_checks import check_tokens, check_weights, checked_prompt
+from runner.task.token_checks import are_tags, check_tokens, check_weights, checked_prompt, tags_mend
 from runner.task.token_losses import of_logits
 
 # arrays that go by these names
@@ -201,10 +201,13 @@ class LanguageModel(Supervised):
             check_weights(weight, name, split, of_text=of_text)
         if self.vocabulary is not None:  # the dataset was made by it
             return
-        for key, name in (("inputs", self.input_names[0]), ("target", self._label)):
-            held = column(source, name)
+        tokens, label = (column(source, name) for name in (self.input_names[0], self._label))
+        tags = ""
+        if tokens is not None and label is not None and are_tags(tokens, label):
+            tags = tags_mend(self._label, int(label.max(initial=0)) + 1)
+        for key, name, held in (("inputs", self.input_names[0], tokens), ("target", self._label, label)):
             if held is not None and np.dtype(held.dtype).kind in "iu":
-                check_tokens(held, key, name, self.units, split)
+                check_tokens(held, key, name, self.units, split, tags)
 
     def _checked_prompt(self, sample: SampleOptions, key: str) -> Array | None:
         """Returns the tokens that samples begin with; None where there is no vocabulary to write by."""

@@ -20,6 +20,7 @@ from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
 from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, counted, roles
+from runner.task.token_checks import tags_mend
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -83,12 +84,23 @@ class Multilabel(Supervised):
             return self.target_names
         if len(specs) == 1 and len(specs[0].shape) == 1:
             return tuple(specs[0].names) or tuple(map(str, range(specs[0].shape[0])))
+        if len(specs) == 1 and not specs[0].shape:
+            whole = np.dtype(specs[0].dtype).kind in "biu"
+            raise refuse(
+                "task.target",
+                self.target_names[0],
+                allowed="task=multilabel needs several labels per example, and this array has one number per example",
+                mend="set task=classification, which takes 0 and 1 as two classes"
+                if whole
+                else "store 0 and 1 as integers and set task=classification, or set task=regression",
+            )
         shapes = ", ".join(f"{name} {list(self.arrays[name].shape)}" for name in self.target_names)
         raise refuse(
             "task.target",
             list(self.target_names),
-            allowed=f"one array of a 0 or 1 a label, or several columns of one number an example; shapes are {shapes}",
-            mend="name the columns, as task.target=[first,second]; of one class an example, set task=classification",
+            allowed="task=multilabel needs one array with a 0 or 1 per label, or several columns of one number each; "
+            f"shapes are {shapes}",
+            mend="name the columns, as task.target=[first,second]",
         )
 
     def _labels(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
@@ -155,7 +167,9 @@ class Multilabel(Supervised):
                     "task.target",
                     name,
                     allowed=f"a 0 or 1 a label, and the {split} split has {wrong:g}",
-                    mend="store 0 and 1, or set task=regression",
+                    mend=f"store 0 and 1; {tags_mend(name, int(labels.max(initial=0)) + 1)}"
+                    if labels.ndim == 2 and labels.dtype.kind in "iu" and labels.min() >= 0
+                    else "store 0 and 1, or set task=regression",
                 )
 
     def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:

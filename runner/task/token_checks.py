@@ -12,6 +12,11 @@ from runner.data.packed import no_label_counts
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import refuse
 
+_SEEN = 1000  # rows by which labels are known as tokens or as tags
+# Labels of a language model are the next tokens nearly everywhere, those of a masked one the same tokens; tags agree
+# with them by chance.
+_TAGS = 0.5
+
 
 def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> None:
     """Checks that the weights of a split's labels are numbers that a mean can be taken by.
@@ -43,7 +48,36 @@ def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> Non
     )
 
 
-def check_tokens(tokens: Array, key: str, name: str, units: int, split: str) -> None:
+def tags_mend(name: str, count: int) -> str:
+    """Returns how to learn a class per token, as in named entity recognition.
+
+    Args:
+      name: of the array that holds the classes.
+      count: of the classes.
+    """
+    return (
+        f"for a class per token (tags), set task=custom task.target={name} task.units={count} and return "
+        f'ops.mean(ops.sparse_cross_entropy(batch["{name}"], outputs), axis=-1) in the function of task._target_'
+    )
+
+
+def are_tags(tokens: Array, label: Array) -> bool:
+    """Returns whether labels are something else than tokens of the inputs: neither the next ones nor the same.
+
+    Args:
+      tokens: (N, T), of the inputs.
+      label: (N, T).
+    """
+    if tokens.shape != label.shape or tokens.ndim != 2 or tokens.shape[1] < 2:
+        return False
+    some = tokens[:_SEEN]
+    seen = label[:_SEEN]
+    following = float(np.mean(some[:, 1:] == seen[:, :-1]))
+    same = float(np.mean(some == seen))
+    return max(following, same) < _TAGS
+
+
+def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tags: str = "") -> None:
     """Checks that a user's tokens are from 0 to V - 1.
 
     Args:
@@ -52,9 +86,18 @@ def check_tokens(tokens: Array, key: str, name: str, units: int, split: str) -> 
       name: the array's.
       units: V.
       split: its name.
+      tags: what to do if the labels are no tokens of the inputs, see `tags_mend`; empty: they are.
     """
     low = int(tokens.min(initial=0))
     high = int(tokens.max(initial=0))
+    if tags and high >= units and low >= 0:
+        raise refuse(
+            f"task.{key}",
+            name,
+            allowed="task=language_model reads and predicts tokens of one vocabulary, of size "
+            f"task.vocabulary={units}, and the {split} split has token {high}",
+            mend=tags,
+        )
     if low < 0 or high >= units:
         raise refuse(
             f"task.{key}",

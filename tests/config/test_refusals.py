@@ -79,6 +79,10 @@ REFUSALS = [
     refusal("mesh.axes=8", "mesh.axes=8", "dict[str, int]"),
     refusal("layout.rules=d1", "layout.rules=d1", "list[RuleConfig]"),
     refusal("layout.rules=[{mach:d1,spec:[null]}]", "layout.rules[0].mach", "no such key"),
+    refusal("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau", "is not offered", "name=cosine"),
+    refusal(
+        "optimizer.schedule.name=ReduceLROnPlateau", "at a plateau of a metric (ReduceLROnPlateau) is not offered"
+    ),
     refusal("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
     refusal("tracking.tags=[a]", "tracking.tags=[a]", "holds keys"),
     # Types.

@@ -171,6 +171,11 @@ BAD = {
     "semicolons.csv": ("a;b\n1;2\n", "semicolons.csv: ';' stands between its columns; write it with commas"),
     "none.csv": ("a,b\n", "none.csv has no examples"),
     "weight.csv": ("weight\n1\n", "'weight' is a name of the runner's own"),
+    "weight_.csv": (
+        "weight_\n1\n",
+        "'weight_', which is read as 'weight', is a name of the runner's own; rename that",
+    ),
+    "weighs.csv": ("weight_\n1\n", "set task.example_weight=example_weight"),
     "text.csv": ("t\n" + "\n".join(f"word{row}" for row in range(30)), "30 different words in 30 rows, which is text"),
 }
 

@@ -166,7 +166,15 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("narrow", {}, ["narrow", "kernel", "bfloat16"]),
     ("measured", {}, ["layer measuring", "metric seen"]),
     ("stateful", {}, ["layer rnn", "stateful=False"]),
-    ("masked", {}, ["mask", "GlobalAveragePooling1D"]),
+    ("masked", {}, ["mask of the steps", "compute_mask returns None", "task.label_weight", "GlobalAveragePooling1D"]),
+    (
+        "adversarial",
+        {"options": {"kind": "compile"}},
+        ["Adversarial trains by a train_step", "two optimizers are not"],
+    ),
+    ("adversarial", {"options": {"kind": "held"}}, ["two optimizers are not offered", "train one network at a time"]),
+    ("adversarial", {"options": {"kind": "no_call"}}, ["two optimizers are not offered"]),
+    ("adversarial", {"options": {"kind": "pair"}}, ["returned 2 models", "two optimizers", "return one keras.Model"]),
     ("float8", {}, ["set by its gradient", "quantize"]),
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [

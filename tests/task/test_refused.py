@@ -66,7 +66,12 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "3 weights, one a class"),
     (config("classification", class_weights={"d": 2.0}), {"x": X, "label": NAMED}, "task.class_weights.d=2.0"),
     (config("classification", class_weights="balanced"), {"x": X, "label": NAMED}, "computed from the train split"),
-    (config("multilabel"), {"x": X, "label": NAMED}, "set task=classification"),
+    (config("multilabel"), {"x": X, "label": NAMED}, "set task=classification, which takes 0 and 1 as two classes"),
+    (
+        config("multilabel"),
+        {"x": X, "label": ArraySpec((), "float32")},
+        "store 0 and 1 as integers and set task=class",
+    ),
     (config("multilabel", ["x", "label"]), {"x": X, "label": NAMED, "z": X}, "x [3], label []"),
     (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number an example"),
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=True"),
@@ -103,6 +108,7 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
         ("classification", [0, 450_000], "2 examples have numbers up to 450,000; set task=regression"),
         ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 a label, and the train split has -1"),
         ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 a label, and the train split has 4"),
+        ("multilabel", [[1, 0], [4, 1]], "set task=custom task.target=label task.units=5"),
     ],
 )
 def test_targets_that_the_loss_does_not_take_are_refused(name: str, labels: list[Any], told: str) -> None:
@@ -207,3 +213,41 @@ def test_outputs_that_are_no_logits_are_told(outputs: Callable[[np.ndarray], np.
     drawn = outputs(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
     found = make_task(config("classification"), specs).cautions(drawn)
     assert (told in found[0]) if told else not found
+
+
+def tagged(tags: int) -> tuple[dict[str, ArraySpec], ArraySource]:
+    """Returns rows of 60 tokens, each with its own tag."""
+    rng = np.random.default_rng(0)
+    arrays = {"tokens": rng.integers(0, 60, (50, 8)).astype(np.int32)}
+    arrays["tags"] = arrays["tokens"] % tags
+    specs = {name: ArraySpec((8,), "int32") for name in arrays}
+    return specs, ArraySource(arrays, specs)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        config("language_model", ["tags"], vocabulary=10),
+        config("language_model", ["tags"], vocabulary=8),
+        config("classification", ["tags"]),
+        config("multilabel", ["tags"]),
+    ],
+    ids=["as_tokens", "too_few", "as_classes", "as_labels"],
+)
+def test_a_class_per_token_is_told_how_it_is_learned(made: TaskConfig) -> None:
+    specs, train = tagged(10)
+    with pytest.raises(ConfigError) as refused:
+        make_task(made, specs, train)
+    assert "set task=custom task.target=tags task.units=10" in str(refused.value)
+    assert 'ops.sparse_cross_entropy(batch["tags"], outputs)' in str(refused.value)
+    assert "task.vocabulary=60" not in str(refused.value)
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["masked", "next"])
+def test_a_vocabulary_that_is_too_small_for_its_own_tokens_is_told_its_size(shift: int) -> None:
+    specs, train = tagged(10)
+    tokens = train.arrays["tokens"]
+    labels = np.roll(tokens, -shift, axis=1)
+    source = ArraySource({"tokens": tokens, "tags": labels}, specs)
+    with pytest.raises(ConfigError, match=r"tokens from 0 to 9, the train split has 59; set task\.vocabulary=60$"):
+        make_task(config("language_model", ["tags"], vocabulary=10), specs, source)

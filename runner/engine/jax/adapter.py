@@ -162,6 +162,7 @@ class Keras3Factory:
         """Returns the builder's model with its variables made."""
         model = self._builder(**told)
         if isinstance(model, keras.Model) and not model.built:
+            contract.check_steps(model, keras.Model, self._config)
             model(model_inputs(self._data, lambda spec: keras.KerasTensor((1, *spec.shape), spec.dtype)))
         return model
 

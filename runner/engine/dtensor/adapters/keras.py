@@ -55,6 +55,7 @@ class KerasAdapter:
         """
         model = self._call({})
         if not model.built:
+            contract.check_steps(model, tf_keras.Model, self._config)
             inputs = {name: tf_keras.Input(each.shape, dtype=each.dtype) for name, each in self._data.inputs.items()}
             private.build_by_call(model, as_called(inputs))
         private.let_walk(model)
