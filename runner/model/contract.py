@@ -69,8 +69,8 @@ def _of_model(model: object, base: type) -> str:
         if own and _has_several_optimizers(model, base):
             return (
                 f"{type(model).__name__} trains by a {name} of its own with an optimizer per network, as a GAN does; "
-                "a run has one optimizer and one loss, and two optimizers are not offered; train one network at a time, "
-                "or use Keras's fit"
+                "a run has one optimizer and one loss, and two optimizers are not offered; train one network at a "
+                "time, or use Keras's fit"
             )
         if own:
             return (
