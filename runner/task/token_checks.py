@@ -70,6 +70,8 @@ def are_tags(tokens: Array, label: Array) -> bool:
     """
     if tokens.shape != label.shape or tokens.ndim != 2 or tokens.shape[1] < 2:
         return False
+    if tokens.max(initial=0) <= label.max(initial=0):  # there are fewer tags than tokens
+        return False
     some = tokens[:_SEEN]
     seen = label[:_SEEN]
     following = float(np.mean(some[:, 1:] == seen[:, :-1]))
