@@ -13,12 +13,13 @@ import io
 import json
 import os
 import runpy
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ _BESIDE = (
     "mlflow.store.tracking.sqlalchemy_store",
 )
 Request = Mapping[str, Any]
+# What a terminal, a scheduler or a launcher sends to a whole process group. It is meant for the program, not for the
+# server beside it, which ends when the program does.
+_FOR_THE_PROGRAM = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def preload(library: str) -> None:
@@ -77,6 +81,7 @@ def serve(connection: socket.socket) -> Request:
     """Forks a process for each request; returns in the forked ones, with the request, and never in the server.
 
     What is forked here is left by its parent at once, so that the process that asked adopts it, and waits for that.
+    It is in its own session or process group before its id is known, as after a real start.
     """
     while True:
         try:
@@ -89,10 +94,10 @@ def serve(connection: socket.socket) -> Request:
         adopted, go = os.pipe()
         between = os.fork()
         if between == 0:
-            pid = os.fork()
-            if pid:
-                os.write(told, struct.pack("!i", pid))
+            if os.fork():
                 os._exit(0)
+            _join_group(request)
+            os.write(told, struct.pack("!i", os.getpid()))
             _close(born, told, go)
             connection.close()
             os.read(adopted, 1)
@@ -105,19 +110,38 @@ def serve(connection: socket.socket) -> Request:
         connection.sendall(struct.pack("!i", pid))
 
 
+def _join_group(request: Request) -> None:
+    if request["new_session"]:
+        os.setsid()
+    if request["process_group"] >= 0:
+        os.setpgid(0, request["process_group"])
+
+
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def next_program(library: str, connection: socket.socket) -> Request:
-    """Serves, and returns in each forked program; a server of its own, for what it starts, is forked of it first."""
+def next_program(library: str, connection: socket.socket, mask: Iterable[int]) -> Request:
+    """Serves, and returns in each forked program; a server of its own, for what it starts, is forked of it first.
+
+    That server is in the program's own session and process group. Left in the group of whoever asked, it would have a
+    parent in another group of the session, and when that parent ends, the kernel would look whether the group that
+    asked is orphaned. Under `setsid`, in a container or in cron, pytest's own group is; while a test has stopped
+    a process in it, the kernel would send SIGHUP to all of it.
+
+    Args:
+      library: see `preload`.
+      connection: see `serve`.
+      mask: signals that are blocked in a program. A server blocks more.
+    """
     while True:
         request = serve(connection)
         ours, connection = socket.socketpair()
         if os.fork():
             connection.close()
             forks.inherited = forks.Server(library, ours, request["environment"])
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return request
         ours.close()
         _close(*request["streams"])
@@ -133,10 +157,6 @@ def take_over(request: Request, installed: list[str]) -> list[str]:
     Returns:
       The interpreter's arguments.
     """
-    if request["new_session"]:
-        os.setsid()
-    if request["process_group"] >= 0:
-        os.setpgid(0, request["process_group"])
     for number, stream in enumerate(request["streams"]):
         os.dup2(stream, number)
     _close(*request["streams"])
@@ -175,11 +195,13 @@ def main() -> None:
     """Serves until the process that started this one is gone."""
     library, descriptor = sys.argv[1:]
     installed = sys.path[1:]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PROGRAM)
     with quiet_native_log(Path(os.devnull)):
         preload(library)
     gc.collect()
     gc.freeze()  # what is imported stays: no collection in a forked process needs to look at it, and copy its pages
-    execute(take_over(next_program(library, socket.socket(fileno=int(descriptor))), installed))
+    request = next_program(library, socket.socket(fileno=int(descriptor)), mask)
+    execute(take_over(request, installed))
 
 
 if __name__ == "__main__":
