@@ -30,7 +30,6 @@ from tests import forks
 
 _BESIDE = (
     "matplotlib.pyplot",
-    "sklearn.datasets",
     "hydra",
     "hydra.core.plugins",
     "rich.console",
@@ -54,11 +53,11 @@ def preload(library: str) -> None:
     from runner.host import libraries
     from runner.tracking import mlflow_import
 
-    for name in _BESIDE[:2]:
+    for name in _BESIDE[:1]:
         importlib.import_module(name)
     importlib.import_module("mlflow")
     mlflow_import.quiet()
-    for name in _BESIDE[2:]:
+    for name in _BESIDE[1:]:
         if importlib.util.find_spec(name.split(".")[0]) is not None:
             importlib.import_module(name)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
+import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -156,6 +158,24 @@ def test_digits_are_cut_the_same_way_each_time_without_overlap() -> None:
     targets = np.concatenate([first.train.arrays["label"], first.test.arrays["label"]])
     restored = np.rint(pixels / 255 * 16).astype(int).tolist()
     assert sorted((*image, label) for image, label in zip(restored, targets, strict=True)) == original
+
+
+def test_digits_that_scikit_learn_does_not_contain_are_an_error_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "sklearn"
+    (package / "datasets" / "data").mkdir(parents=True)
+    origin = str(package / "__init__.py")
+    spec = importlib.machinery.ModuleSpec("sklearn", None, origin=origin)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    with pytest.raises(DataError, match=r"dataset=digits: .*digits\.csv\.gz can't be read \(.*No such file"):
+        load(DatasetConfig(name="digits"))
+    (package / "datasets" / "data" / "digits.csv.gz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"can't be read .*--force-reinstall"):
+        load(DatasetConfig(name="digits"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(DataError, match="needs scikit-learn, which is not installed"):
+        load(DatasetConfig(name="digits"))
 
 
 def test_a_child_that_dies_becomes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

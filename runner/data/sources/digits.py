@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import ArraySource, ArraySpec, Encoding
+from runner.data.base import Array, ArraySource, ArraySpec, Encoding
 from runner.data.cut import Whole
 from runner.data.digest import digest
-from runner.errors import refuse
+from runner.errors import DataError, refuse
 
 _SEED = 0
 _TRAIN = 1437
 _MOST_BYTES = 4 << 30
+_FILE = Path("datasets", "data", "digits.csv.gz")  # in scikit-learn's package; `sklearn.datasets.load_digits` reads it
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
@@ -34,9 +37,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
 
     Raises:
       ConfigError: images of that size don't fit into memory.
+      DataError: scikit-learn is not installed, or its package does not contain the digits.
     """
     del encoding
-    images, labels = load_digits(return_X_y=True)
+    images, labels = _read()
     order = np.random.default_rng(_SEED).permutation(len(labels))
     pixels = np.rint(images[order].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     if config.image_size is not None:
@@ -59,6 +63,25 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
         digest=digest((name, split.arrays) for name, split in splits.items()),
         source="scikit-learn",
     )
+
+
+def _read() -> tuple[Array, Array]:
+    """Returns images (1797, 64) of 0 to 16, and labels, as `sklearn.datasets.load_digits` does.
+
+    The file is read from the package, which is not imported: scikit-learn and SciPy take a second of CPU time.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise DataError("dataset=digits: needs scikit-learn, which is not installed; pip install scikit-learn")
+    path = Path(spec.origin).parent / _FILE
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            table = np.loadtxt(file, delimiter=",")
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(
+            f"dataset=digits: {path} can't be read ({error}); pip install --force-reinstall scikit-learn"
+        ) from error
+    return table[:, :-1], table[:, -1].astype(np.int64)
 
 
 def _check_size(image_size: Sequence[int], examples: int) -> None:
