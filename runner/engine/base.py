@@ -305,6 +305,15 @@ class CountsCost(Protocol):
 
 
 @runtime_checkable
+class SavesLight(Protocol):
+    """An engine whose Keras would import another framework to save a model."""
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Returns a context in which saving a model imports no framework that is not imported already."""
+        ...
+
+
+@runtime_checkable
 class Writes(Protocol):
     """An engine whose models can write text."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from runner.config.schema import RunConfig
 from runner.data.base import Array, DataSource
-from runner.engine.base import Engine, ShowsPieces
+from runner.engine.base import Engine, SavesLight, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
 from runner.layout import mesh
@@ -74,9 +75,13 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
     config = outcome.config
     task = outcome.splits.train.task
     if config.trainer.log_model and config.tracking.name != "none":
-        with quiet_native_log(folder / "runner.log"):  # to save a model, Keras 3 loads TensorFlow where that is there
+        engine = outcome.engine
+        saving = engine.saving() if isinstance(engine, SavesLight) else nullcontext()
+        with quiet_native_log(folder / "runner.log"):
             example = model_inputs(task, outcome.splits.reported.source, _EXAMPLE_ROWS)
-            tracker.log_keras_model(outcome.engine.plain_model(), example)
+            model = engine.plain_model()
+            with saving:
+                tracker.log_keras_model(model, example)
 
 
 def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str, Array]:

@@ -141,6 +141,14 @@ def stored():
         model.load_weights(f"{folder}/model.weights.h5")
         return [kept, bool((part == before[1:3, :1]).all()), bool((np.asarray(kernel) == before).all())]
 
+def saving():
+    import sys, tempfile
+    from keras.src.utils import module_utils
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    with tempfile.TemporaryDirectory() as folder, private.tensorflow_unimported():
+        model.save(f"{folder}/model.keras")
+    return ["tensorflow" in sys.modules, module_utils.tensorflow._available]
+
 def giver():
     layer = keras.layers.Dense(2)
     return hub_private.giver(layer(keras.Input((3,)))) is layer
@@ -165,12 +173,13 @@ def traces():
 for name, question in (("devices", devices), ("functional", functional), ("names", names), ("layers", layers),
                        ("calls", calls), ("dropout", dropout), ("convolution", convolution), ("training", training),
                        ("bookkeeping", bookkeeping), ("values", values), ("stored", stored), ("traces", traces),
-                       ("giver", giver), ("operations", operations)):
+                       ("giver", giver), ("operations", operations), ("saving", saving)):
     ask(name, question)
 print(json.dumps(found))
 """
 EXPECTED: dict[str, Any] = {
     "stored": [True, True, True],
+    "saving": [False, None],  # Keras has not asked for TensorFlow, and will when it is next used
     "giver": True,
     "devices": [False, True],
     "functional": [True, True, False, False],

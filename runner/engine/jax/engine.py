@@ -412,5 +412,9 @@ class JaxEngine(MeshEngine[jax.Array]):
             private.set_value(variable, on_host(value, variable.dtype))  # a copy: the next step gives that away
         return model
 
+    def saving(self) -> AbstractContextManager[None]:
+        """Returns a context in which saving a model imports no TensorFlow."""
+        return private.tensorflow_unimported()
+
 
 make = JaxEngine  # see `runner.engine.registry`

@@ -6,6 +6,7 @@ Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py sa
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -21,7 +22,7 @@ from jax.extend.core import Jaxpr, JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
 from keras.src.models import Functional
-from keras.src.utils import naming
+from keras.src.utils import module_utils, naming
 
 Function = Callable[..., jax.Array]
 _make_gloo = _jax.make_gloo_tcp_collectives
@@ -283,3 +284,23 @@ def kernel_gradients_of(
         yield
     finally:
         ad.fancy_transposes[lax.conv_general_dilated_p] = plain
+
+
+@contextmanager
+def tensorflow_unimported() -> Iterator[None]:
+    """Keeps Keras from importing TensorFlow while the context lasts, unless it is imported already.
+
+    To serialize a model, Keras asks of every object whether it is one of TensorFlow's, and imports TensorFlow to
+    know that. No object can be, as long as nothing has imported it. Without this, saving a model costs 3.5 s of CPU
+    time and 450 MB more.
+    """
+    library = module_utils.tensorflow
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    before = library._available
+    library._available = False
+    try:
+        yield
+    finally:
+        library._available = before
