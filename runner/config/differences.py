@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.convert import as_typed, choices, flatten
@@ -26,7 +28,7 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
       The preset, groups whose option is not the default one, and keys whose value is not their option's.
     """
     chosen = choices()
-    default = _defaults([]).hydra.runtime.choices
+    default = _default_choices()
     options = {group: option for group, option in chosen.items() if str(default.get(group)) != option}
     preset = [f"{_PRESET}={options.pop(_PRESET)}"] if _PRESET in options else []
     typed = [f"{group}={option}" for group, option in options.items()]
@@ -39,11 +41,22 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
     return [*preset, *typed, *(f"{key}={_typed(values[key])}" for key in other), *gone]
 
 
+def _default_choices() -> Mapping[str, str | None]:
+    """Returns group -> option of the defaults. Only the defaults lists are read; composing takes twice as long."""
+    loader = GlobalHydra.instance().config_loader()
+    defaults = loader.compute_defaults_list(HydraConfig.get().job.config_name, _searched(), RunMode.RUN)
+    chosen: Mapping[str, str | None] = defaults.overrides.known_choices
+    return chosen
+
+
 def _defaults(options: list[str]) -> DictConfig:
-    """Returns the config of the defaults and these options, Hydra's own part included."""
-    hydra = HydraConfig.get()
-    searched = [one for one in as_typed(hydra.overrides.hydra) if one.startswith(_SEARCHED)]
-    return compose(hydra.job.config_name, [*searched, *options], return_hydra_config=True)
+    """Returns the config of the defaults and these options, without Hydra's own part."""
+    return compose(HydraConfig.get().job.config_name, [*_searched(), *options])
+
+
+def _searched() -> list[str]:
+    """Returns the overrides that say where options are searched."""
+    return [override for override in as_typed(HydraConfig.get().overrides.hydra) if override.startswith(_SEARCHED)]
 
 
 def _raw(config: DictConfig) -> dict[str, Any]:
