@@ -118,6 +118,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "tests/data/test_prepare.py::test_two_runs_that_start_together_prepare_once_and_read_the_same": (),
     "tests/data/test_prepare.py::test_the_decoded_examples_are_those_of_the_original_files": (),
     "tests/data/test_prepare.py::test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes": (),
+    "tests/data/test_prepare.py::test_what_tfds_prepares_of_the_kept_files_without_a_network_is_the_same": (),
     "tests/data/test_prepare.py::test_features_without_a_place_in_an_array_are_told_by_name": (),
     "tests/data/test_prepare.py::test_a_builder_whose_source_changed_is_prepared_anew": (),
     "tests/tracking/test_tracking_processes.py::test_four_first_runs_at_once_on_an_empty_store_all_succeed": (),

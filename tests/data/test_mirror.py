@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import importlib.util
 import pickle
 import shutil
@@ -111,3 +112,45 @@ def test_the_mirrors_give_the_files_with_the_public_digests(name: str, tmp_path:
     files = {path.stem: gzip.decompress(path.read_bytes()) for path in (tmp_path / "files").iterdir()}
     mirror.check(name, files, label)
     assert set(files) == set(mirror.DIGESTS[name])
+
+
+def _files(train: int, test: int) -> dict[str, bytes]:
+    random = np.random.default_rng(0)
+    files = {}
+    for prefix, count in (("train", train), ("t10k", test)):
+        files[f"{prefix}-images-idx3-ubyte"] = mirror.idx(random.integers(0, 256, (count, 28, 28), np.uint8))
+        files[f"{prefix}-labels-idx1-ubyte"] = mirror.idx(random.integers(0, 10, count, np.uint8))
+    return files
+
+
+def test_examples_are_in_the_order_of_tfds() -> None:
+    from tensorflow_datasets.core.hashing import Hasher
+
+    files = _files(300, 40)
+    examples = mirror.ordered(files)
+    for split, prefix, count in (("train", "train", 300), ("test", "t10k", 40)):
+        hasher = Hasher(split)
+        order = sorted(range(count), key=hasher.hash_key)
+        assert order != list(range(count))
+        pixels = np.frombuffer(files[f"{prefix}-images-idx3-ubyte"][16:], np.uint8).reshape(count, 28, 28, 1)
+        labels = np.frombuffer(files[f"{prefix}-labels-idx1-ubyte"][8:], np.uint8)
+        assert np.array_equal(examples[split]["image"], pixels[order])
+        assert np.array_equal(examples[split]["label"], labels[order])
+        assert examples[split]["label"].dtype == np.int32
+
+
+def test_kept_files_are_used_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = _files(30, 4)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    monkeypatch.setattr(mirror, "DIGESTS", {"mnist": digests})
+    assert mirror.kept("mnist", tmp_path) is None
+    for name, content in files.items():
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+    assert mirror.kept("mnist", tmp_path) == files
+    first = tmp_path / "train-images-idx3-ubyte.gz"
+    whole = first.read_bytes()
+    first.write_bytes(gzip.compress(files["train-images-idx3-ubyte"][:-1] + b"x"))
+    assert mirror.kept("mnist", tmp_path) is None
+    for broken in (whole[:-9], whole[:200] + b"no deflate" + whole[210:], b"no archive"):
+        first.write_bytes(broken)
+        assert mirror.kept("mnist", tmp_path) is None

@@ -73,6 +73,21 @@ def test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes(p
     assert "fetching" not in err
 
 
+def test_what_tfds_prepares_of_the_kept_files_without_a_network_is_the_same(prepared: Prepared) -> None:
+    before = load(DatasetConfig(data_dir=str(prepared.root)))
+    assert not (prepared.root / "mnist").exists(), "plain arrays need no TFDS"
+    # Another size needs TFDS, which prepares the files that were kept.
+    job = {"name": "mnist", "data_dir": str(prepared.root), "download": False}
+    out, err = python(LOAD, json.dumps(job | {"image_size": [14, 14]}), **offline()).communicate(timeout=400)
+    assert out.split()[1:] == ["60000", "10000"], err
+    assert (prepared.root / "mnist").exists()
+    # What TFDS has prepared is decoded to the bytes that were written without it.
+    (prepared.root / ".decoded").rename(prepared.root / ".away_too")
+    (prepared.root / ".originals").rename(prepared.root / ".originals_away")
+    out, err = python(LOAD, json.dumps(job), **offline()).communicate(timeout=200)
+    assert out.split()[0] == before.digest, err
+
+
 def test_offline_with_nothing_prepared_says_the_choices_in_seconds(tmp_path: Path) -> None:
     start = time.monotonic()
     process = python(LOAD, json.dumps({"name": "mnist", "data_dir": str(tmp_path)}), **offline())

@@ -18,10 +18,10 @@ import tensorflow_datasets as tfds
 
 from runner.data.base import Array
 from runner.data.digest import digest
-from runner.data.sources.tfds import cache
+from runner.data.sources.tfds import cache, mirror
 from runner.data.sources.tfds.builders import Taken, find_builder, one_line, taken, text_of
 from runner.data.sources.tfds.cache import Meta, Request
-from runner.data.sources.tfds.fetch import prepare
+from runner.data.sources.tfds.fetch import Source, prepare
 from runner.errors import ConfigError, DataError
 from runner.host.late import late
 from runner.host.lock import locked
@@ -83,7 +83,8 @@ def decode(root: Path, wanted: Request, *, download: bool, use_mirror: bool, say
         with locked(folder / f"{builder.name}.lock", say, wanted.name):
             if cache.find(root, wanted):
                 return
-            source = prepare(builder, root, download=download, use_mirror=use_mirror, say=say)
+            as_files = _is_ordered(builder, wanted)
+            source = prepare(builder, root, download=download, use_mirror=use_mirror, as_files=as_files, say=say)
             write(builder, features, root, wanted, source, say)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -94,23 +95,38 @@ def decode(root: Path, wanted: Request, *, download: bool, use_mirror: bool, say
         ) from error
 
 
+def _is_ordered(builder: Any, wanted: Request) -> bool:
+    """Returns whether what is asked for is a builder's images and labels as they are, in an order that is known."""
+    is_plain = wanted.features is None and wanted.image_size is None and wanted.code is None and not wanted.text
+    return is_plain and mirror.ORDERED.get(builder.name) == str(builder.version)
+
+
 def write(
-    builder: Any, features: Mapping[str, Taken], root: Path, wanted: Request, source: str, say: Callable[[str], None]
+    builder: Any,
+    features: Mapping[str, Taken],
+    root: Path,
+    wanted: Request,
+    source: Source,
+    say: Callable[[str], None],
 ) -> None:
-    """Decodes a prepared builder into the cache; the caller holds the lock.
+    """Decodes a builder's data into the cache; the caller holds the lock.
 
     Args:
       builder: the `tfds.core.DatasetBuilder`.
       features: what is taken of it, by the array's name.
       root: the data_dir.
       wanted: what was asked for.
-      source: where the data came from, in words.
+      source: where the data is, and where it came from.
       say: told the progress.
 
     Raises:
       DataError: the builder holds other examples than it states, or values that no array can hold.
     """
-    sizes = {name: info.num_examples for name, info in builder.info.splits.items() if info.num_examples}
+    examples = None if source.files is None else mirror.ordered(source.files)
+    if examples is None:
+        sizes = {name: info.num_examples for name, info in builder.info.splits.items() if info.num_examples}
+    else:
+        sizes = {name: len(arrays["label"]) for name, arrays in examples.items()}
     if not sizes:
         raise DataError(f"{builder.name} has no split with examples")
     _require_space(wanted.name, root, sum(sizes.values()) * sum(one.spec.bytes for one in features.values()))
@@ -119,7 +135,9 @@ def write(
     words: dict[str, dict[bytes, int]] = {name: {} for name, one in features.items() if one.words}
     say(f"{wanted.name}: decoding {', '.join(f'{size:,} examples of {name}' for name, size in sizes.items())}")
     for name, size in sizes.items():
-        if wanted.text:
+        if examples is not None:
+            _write_arrays(examples[name], partial / name)
+        elif wanted.text:
             _write_texts(builder, features, name, cache.texts(partial, name))
         else:
             _write_split(builder, features, words, name, size, partial / name)
@@ -138,12 +156,18 @@ def write(
         arrays={} if wanted.text else {name: asdict(spec) for name, spec in specs.items()},
         splits=sizes,
         digest="",
-        source=source,
+        source=source.label,
         format=cache.TEXTS_FORMAT if wanted.text else cache.FORMAT,
     )
     meta = replace(meta, digest=digest((split, cache.arrays(partial, meta, split)) for split in sizes))
     cache.write_meta(partial, meta)
     cache.publish(partial, root, meta)
+
+
+def _write_arrays(arrays: Mapping[str, Array], folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 def _write_split(

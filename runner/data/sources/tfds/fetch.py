@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,28 @@ from runner.data.sources.tfds import mirror
 from runner.data.sources.tfds.builders import one_line
 from runner.errors import DataError
 
+_ORIGINALS = ".originals"  # folder of the data_dir
 _CONNECT_SECONDS = 5.0
 _READ_SECONDS = 60.0
 _RETRIES = 2  # TFDS's 10, with their growing pauses, hold an offline run up for minutes
 
 
-def prepare(builder: Any, root: Path, *, download: bool, use_mirror: bool, say: Callable[[str], None]) -> str:
+@dataclass(frozen=True)
+class Source:
+    """Where a builder's data is.
+
+    Attributes:
+      label: where it came from, in words.
+      files: its original files, decompressed, by name, which TFDS has not prepared; None: TFDS has prepared it.
+    """
+
+    label: str
+    files: Mapping[str, bytes] | None = None
+
+
+def prepare(
+    builder: Any, root: Path, *, download: bool, use_mirror: bool, as_files: bool, say: Callable[[str], None]
+) -> Source:
     """Makes sure that a builder's data is prepared; the caller holds the builder's lock.
 
     Args:
@@ -30,23 +49,28 @@ def prepare(builder: Any, root: Path, *, download: bool, use_mirror: bool, say: 
       root: its data_dir.
       download: whether anything may be fetched.
       use_mirror: whether the package indexes may stand in for TFDS's hosts.
+      as_files: whether a mirror's original files will do, which TFDS need not prepare then.
       say: told what is fetched from where.
 
     Returns:
-      Where the data came from, in words.
+      Where the data is.
 
     Raises:
       DataError: there is no prepared data and none can be fetched, or what was fetched is not what it should be.
     """
     if builder.is_prepared():
-        return "data that TFDS had prepared"
+        return Source("data that TFDS had prepared")
+    if builder.name in mirror.MIRRORS:
+        files = mirror.kept(builder.name, _originals(builder, root))
+        if files is not None:
+            return _from_files(builder, files, as_files=as_files)
     reasons = []
     if not download:
         reasons.append("dataset.download=false forbids fetching")
     else:
         failure = _download(builder, say)
         if failure is None:
-            return "TFDS's own download"
+            return Source("TFDS's own download")
         reasons.append(f"TFDS's own download failed ({failure})")
         if builder.name not in mirror.MIRRORS:
             reasons.append("there is no mirror of it")
@@ -54,7 +78,7 @@ def prepare(builder: Any, root: Path, *, download: bool, use_mirror: bool, say: 
             reasons.append("dataset.mirror=false forbids the mirror")
         else:
             try:
-                return _from_mirror(builder, say)
+                return _from_mirror(builder, root, say, as_files=as_files)
             except mirror.UnavailableError as error:
                 reasons.append(f"the {mirror.MIRRORS[builder.name].label} can't be had ({error})")
     raise DataError(
@@ -123,16 +147,41 @@ def _impatient() -> Iterator[None]:
         socket.setdefaulttimeout(None)
 
 
-def _from_mirror(builder: Any, say: Callable[[str], None]) -> str:
+def _originals(builder: Any, root: Path) -> Path:
+    """Returns the folder of a mirror's files, which are kept for what TFDS is to prepare of them without a network."""
+    return root / _ORIGINALS / str(builder.name)
+
+
+def _from_mirror(builder: Any, root: Path, say: Callable[[str], None], *, as_files: bool) -> Source:
+    place = _originals(builder, root)
     with tempfile.TemporaryDirectory(prefix="runner-mirror-") as scratch:
-        label = mirror.fetch(builder.name, Path(scratch), say)
-        files = Path(scratch) / "files"
+        mirror.fetch(builder.name, Path(scratch), say)
+        if not place.exists():  # files that are there and broken are not ours to replace
+            partial = place.with_name(f".partial-{builder.name}")  # under the lock, so one there is a killed run's
+            shutil.copytree(Path(scratch) / "files", partial, dirs_exist_ok=True)
+            partial.replace(place)
+        files = mirror.kept(builder.name, Path(scratch) / "files")
+    if files is None:
+        raise DataError(f"the files of {builder.name} can't be read again; make room in {tempfile.gettempdir()}")
+    return _from_files(builder, files, as_files=as_files)
+
+
+def _from_files(builder: Any, files: Mapping[str, bytes], *, as_files: bool) -> Source:
+    """Returns original files as they are, or lets TFDS prepare them."""
+    label = mirror.MIRRORS[builder.name].label
+    if as_files:
+        return Source(label, files)
+    with tempfile.TemporaryDirectory(prefix="runner-mirror-") as scratch:
+        manual = Path(scratch) / "files"
+        manual.mkdir()
+        for name, content in files.items():
+            (manual / f"{name}.gz").write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
         config = tfds.download.DownloadConfig(
-            manual_dir=str(files), extract_dir=str(Path(scratch) / "extracted"), try_download_gcs=False
+            manual_dir=str(manual), extract_dir=str(Path(scratch) / "extracted"), try_download_gcs=False
         )
-        with _registered(builder, files):
+        with _registered(builder, manual):
             builder.download_and_prepare(download_dir=str(Path(scratch) / "downloads"), download_config=config)
-    return label
+    return Source(label)
 
 
 @contextlib.contextmanager
