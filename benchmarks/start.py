@@ -26,7 +26,7 @@ RUNS = {
     "digits on jax, one device": ["engine=jax", "mesh=single", "dataset=digits"],
     "MNIST on keras_dtensor, 8 devices": ["mesh=batch8", "model=mlp"],
 }
-_STAGE = re.compile(r"^(?P<stage>[^:]+) \.\.\. (?P<seconds>[\d.]+) s$", re.MULTILINE)
+_STAGE = re.compile(r"^(?P<stage>[^:\n]+) \.\.\. (?P<seconds>[\d.]+) s$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
