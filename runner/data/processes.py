@@ -6,10 +6,12 @@ a socket of its own. Grain starts the processes, brings the arrays back by share
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +25,7 @@ from absl import flags
 from runner.data.augment import Augmented, make, name_of
 from runner.data.base import Array, Rows, empty
 from runner.errors import DataError, told
+from runner.host import imports
 
 _MADE = "made"
 _FAILED = "failed"
@@ -88,7 +91,7 @@ class _Stream(grain.IterDataset):  # type: ignore[misc]
 class _Worker:
     """One process; asked by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         self._key = os.urandom(32)
         self._listener = Listener(family="AF_UNIX", authkey=self._key)
         self._connection: Connection | None = None
@@ -99,7 +102,7 @@ class _Worker:
         self._known: set[int] = set()
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
         stream = _Stream(str(self._listener.address), self._key)
-        self._answers = iter(stream.mp_prefetch(options, worker_init_fn=_begin))
+        self._answers = iter(stream.mp_prefetch(options, worker_init_fn=functools.partial(_begin, seed)))
 
     def ask(self, number: int, pickled: bytes, epoch: int, rows: Rows) -> Mapping[str, object]:
         """Returns a worker's answer.
@@ -151,10 +154,11 @@ class _Worker:
 class Processes:
     """Worker processes, started when they are first asked; each makes a few examples at a time."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, seed: int) -> None:
+        """Takes how many there are, and the run's seed, of which the user's modules draw as they are imported."""
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()  # Grain's workers read its flags, which a program without absl never parses
-        self._workers = [_Worker() for _ in range(count)]
+        self._workers = [_Worker(seed) for _ in range(count)]
         self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:
             self._free.put(worker)
@@ -216,9 +220,17 @@ class Processes:
             return len(self._pickled) - 1
 
 
-def _begin(index: int, count: int) -> None:
-    """In a worker: leaves signals of the terminal to the parent, and ends with it however that ends."""
+def _begin(seed: int, index: int, count: int) -> None:
+    """In a worker: leaves signals of the terminal to the parent, and ends with it however that ends.
+
+    Args:
+      seed: of the run.
+      index: of the worker.
+      count: of workers.
+    """
     del index, count
+    _leave_accelerators()
+    imports.watch(seed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
@@ -228,3 +240,11 @@ def _begin(index: int, count: int) -> None:
             os._exit(1)
 
         threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _leave_accelerators() -> None:
+    """Keeps libraries that the user's code imports in a worker to its CPU: the memory of the others is the run's."""
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+    jax = sys.modules.get("jax")  # Grain imports it where it is installed, and it has read its environment
+    if jax is not None:
+        jax.config.update("jax_platforms", "cpu")

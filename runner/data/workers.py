@@ -175,7 +175,7 @@ class Workers:
         if kind == "thread" or not self._count or (kind == "auto" and not _wants_process(source)):
             return make
         if self._processes is None:
-            started: Processes = importlib.import_module("runner.data.processes").Processes(self._count)
+            started: Processes = importlib.import_module("runner.data.processes").Processes(self._count, self._seed)
             self._processes = started
         why = self._processes.can_take(source)
         if not why:

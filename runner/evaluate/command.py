@@ -13,7 +13,8 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.augment import Augmented
 from runner.data.base import Dataset, DataSource, Encoding
-from runner.engine import devices
+from runner.engine import devices, registry
+from runner.engine.base import DataSpec
 from runner.errors import ConfigError, refuse
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
@@ -54,6 +55,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
+        registry.prepare(config)
         data = _loaded(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)

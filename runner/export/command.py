@@ -18,7 +18,8 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER, Vocabulary
-from runner.engine import devices
+from runner.engine import devices, registry
+from runner.engine.base import DataSpec
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
@@ -72,6 +73,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     with heard():
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
+        registry.prepare(config)
         data = loading.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)

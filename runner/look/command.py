@@ -20,6 +20,7 @@ from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
 from runner.data.checks_text import is_text
 from runner.data.sources import text
 from runner.data.sources.tfds import cache
+from runner.engine import registry
 from runner.errors import did_you_mean, refuse
 from runner.host.console import Console
 from runner.host.outputs import required
@@ -49,6 +50,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
+        registry.prepare_alone(config)
         data = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False, augment=[])))
         targets = _targets(config, data)
         if data.vocabulary is not None:

@@ -64,22 +64,32 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
     return told
 
 
-def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **told: Any) -> Any:
+def call(
+    builder: Callable[..., Any],
+    config: ModelConfig,
+    mend: str = "",
+    finish: Callable[[Any], Any] = lambda model: model,
+    **told: Any,
+) -> Any:
     """Calls a builder with the config's options.
 
     Args:
       builder: of the config's target.
       config: its options go along.
       mend: what else to do where it raises, or does not take what it is given.
-      **told: `keras`, what `given` returns, and what else the engine gives.
+      finish: is handed the builder's model, and gives what is returned; what it raises is the builder's fault too.
+      **told: `keras`, which a builder that imports it itself need not take, what `given` returns, and what else the
+        engine gives.
 
     Raises:
       ConfigError: it does not take what it is given, or it raised. Whatever that is, it is the config's fault, and
         goes into one line.
     """
+    if not _takes(builder, "keras"):
+        del told["keras"]
     _check_takes(builder, config, told, mend)
     try:
-        return builder(**told, **config.options)
+        return finish(builder(**told, **config.options))
     except ConfigError:  # one of our own builders knows the key
         raise
     except Exception as error:
@@ -87,6 +97,25 @@ def call(builder: Callable[..., Any], config: ModelConfig, mend: str = "", **tol
         options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
         end = (f"; it was given {options}" if options else "") + (f"; {mend}" if mend else "")
         raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
+
+
+def _takes(builder: Callable[..., Any], name: str) -> bool:
+    """Tells whether a builder takes a parameter; True where it does not tell, or takes any.
+
+    A wrapper that takes any hands on what the builder inside of it takes.
+    """
+    try:
+        own = inspect.signature(builder, follow_wrapped=False).parameters
+    except (TypeError, ValueError):
+        return True
+    if name in own or not _takes_any(own):
+        return name in own
+    inner = parameters(builder)
+    return _takes_any(inner) or name in inner
+
+
+def _takes_any(taken: Mapping[str, inspect.Parameter]) -> bool:
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
 
 
 def _check_takes(builder: Callable[..., Any], config: ModelConfig, told: Mapping[str, Any], mend: str) -> None:

@@ -43,12 +43,12 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
     if arguments.kwarg is None:
         inputs = ("inputs", "input_shape")
         outputs = ("outputs", "num_classes")
-        if "keras" not in names or not {*inputs} & {*names} or not {*outputs} & {*names}:
+        if not {*inputs} & {*names} or not {*outputs} & {*names}:
             raise refuse(
                 _KEY,
                 config.target,
-                allowed=f"a builder takes keras, {' or '.join(inputs)}, and {' or '.join(outputs)}; this one takes "
-                f"{', '.join([*by_place, *names]) or 'nothing'}",
+                allowed=f"a builder takes {' or '.join(inputs)}, {' or '.join(outputs)}, and keras if it wants; "
+                f"this one takes {', '.join([*by_place, *names]) or 'nothing'}",
                 mend=f"write def {name}(keras, inputs, outputs, ...)",
             )
     for one in import_path.required(arguments):

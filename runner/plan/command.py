@@ -13,7 +13,7 @@ from runner.config.convert import choices
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
-from runner.engine import devices, make_engine
+from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages
 from runner.plan.base import Plan
@@ -37,6 +37,7 @@ def plan_config(config: RunConfig) -> Plan:
       DataError: the dataset is not there and can't be fetched.
     """
     where = devices.planned(config)  # asked first: the engine hides GPUs from this process
+    registry.prepare(on_cpu(config))
     data = loading.load_run(config)
     lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)

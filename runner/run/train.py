@@ -21,7 +21,7 @@ from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
 from runner.data.vocabulary import TOKENIZER
-from runner.engine import devices, make_engine
+from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, cache_on_device, caches_split
 from runner.errors import EngineError, UnsavedError
 from runner.host import folders, paths, stages
@@ -94,6 +94,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     for line in before.says() if before else []:
         console.print(line, soft_wrap=True, markup=False)
     with heard() as stop:
+        registry.prepare(config)
         data = loading.load_run(config, before.encoding if before else None)
         team.agree("the data's SHA-256", data.digest)
         constants = before.constants if before else None

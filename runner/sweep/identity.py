@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from runner.config.convert import flatten
+from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
 from runner.host import definition, paths
 from runner.host.versions import installed
@@ -82,7 +83,7 @@ def code_version(config: RunConfig) -> str:
     Args:
       config: of the run, whose import paths name the modules, and whose `dataset.path` the files.
     """
-    own = [*map(_source, _targets(config)), *_data_files(config.dataset.path)]
+    own = [*map(_source, import_paths(config)), *_data_files(config.dataset.path)]
     return _digest(b"".join([_package_digest().encode(), *own]))
 
 
@@ -98,15 +99,6 @@ def _data_files(path: str | None) -> Iterator[bytes]:
                 seen = file.stat()
                 told = f"\0{file.relative_to(root)} {seen.st_size} {seen.st_mtime_ns}"
                 yield told.encode(errors="surrogateescape")
-
-
-def _targets(config: RunConfig) -> list[str]:
-    """Returns the import paths of what a run calls: builder, data source, augmentation, loss and metrics."""
-    named = [config.model.target, config.dataset.target, config.dataset.builder or ""]
-    named += [step.target for step in config.dataset.augment]
-    for value in config.task.options.values() if config.task.name == "custom" else ():
-        named += [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    return [path for path in named if path]
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Required, TypedDict
 
+from runner.engine import registry
 from runner.errors import ConfigError, EngineError
 from runner.processes.place import Place
 
@@ -84,7 +84,8 @@ def run_children(
 
 def _started(side: str, folder: Path, logs: Path, worker: str, place: Place | None) -> Child:
     command = [sys.executable, "-m", worker, side, str(folder)]
-    environment = {**os.environ, **(place.environment() if place else {})}
+    # This process may have prepared its own for an engine; each side prepares another.
+    environment = {**registry.environment_for_children(), **(place.environment() if place else {})}
     with _log(logs, side).open("wb") as output:  # its stdin stays open: the child ends where this process does
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=environment

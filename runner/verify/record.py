@@ -15,7 +15,7 @@ from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Dataset
-from runner.engine import devices
+from runner.engine import devices, registry
 from runner.errors import EngineError
 from runner.host import stages
 from runner.host.outputs import required
@@ -51,6 +51,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
     for warning in cautions.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
+        registry.prepare_alone(config)
         data = loading.load_run(config)
         command = typed.command("runner.verify")
         team = current()

@@ -148,6 +148,14 @@ def write_request(folder: Path, request: Request) -> None:
     write_arrays(folder / _BATCHES, request.batches.arrays)
 
 
+def read_config(folder: Path) -> RunConfig:
+    """Reads the config of what `write_request` wrote; none of the user's code is imported for it."""
+    content = json.loads((folder / _REQUEST).read_text())
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(content["config"])))
+    assert isinstance(config, RunConfig)
+    return config
+
+
 def read_request(folder: Path) -> Request:
     """Reads what `write_request` wrote; the task is made anew.
 
@@ -155,8 +163,7 @@ def read_request(folder: Path) -> Request:
       ConfigError: the task does not fit the arrays.
     """
     content = json.loads((folder / _REQUEST).read_text())
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(content["config"])))
-    assert isinstance(config, RunConfig)
+    config = read_config(folder)
     specs = {name: _spec(fields) for name, fields in content["arrays"].items()}
     task = make_task(config.task, specs, constants=content["constants"])
     arrays = read_arrays(folder / _BATCHES)

@@ -28,7 +28,7 @@ from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
 from runner.verify.parity import second
 from runner.verify.reference import Reference
-from runner.verify.request import Request, read_arrays, read_request, write_arrays
+from runner.verify.request import Request, read_arrays, read_config, read_request, write_arrays
 from runner.verify.rounding import noise
 from runner.verify.spread import spread
 
@@ -39,6 +39,7 @@ else:  # each imports its engine's library, for which the environment must be se
     keras_reference = late("runner.verify.keras_reference")
 
 _LONGEST = 600  # characters of a library's error that are told
+_ON_MESH = ("mesh", "against")  # sides that make the mesh's devices; the others compute on one
 _POLL_S = 0.02
 _PATIENT_S = 1e6
 _SELDOM = 200_000, 20, 20  # a trace makes next to no garbage, and many objects to search for it
@@ -95,13 +96,16 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
       What else the comparison states: of the reference, the length of the longest sum and the noise of its perturbed
       runs.
     """
-    request = read_request(folder)
+    config = read_config(folder)
     if side == "against":
-        request = replace(request, config=second(request.config))
+        config = second(config)
     if told() is not None:
         # Process 0's sides may take turns; a child that dies ends its parent, which the others hear of.
-        processes.join(replace(request.config.cluster, start_timeout=_PATIENT_S), {"the side": side})
-    registry.load(request.config)
+        processes.join(replace(config.cluster, start_timeout=_PATIENT_S), {"the side": side})
+    if side in _ON_MESH:
+        registry.prepare(config)
+    registry.load(config)
+    request = replace(read_request(folder), config=config)
     if side == "again":
         return _again(request, folder)
     return _reference(request, folder) if side == "reference" else _mesh(request, folder, side)

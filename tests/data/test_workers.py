@@ -72,8 +72,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_python_code_that_takes_its_time_gets_processes(monkeypatch):
     class Asked:
-        def __init__(self, count: int) -> None:
-            self.count = count
+        def __init__(self, count: int, seed: int) -> None:
+            self.count, self.seed = count, seed
 
         def can_take(self, _: object) -> str:
             return ""

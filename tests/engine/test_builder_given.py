@@ -89,3 +89,24 @@ def test_what_takes_neither_inputs_nor_a_shape_is_refused_before_it_is_called() 
     for data in (cases.data(), two()):
         with pytest.raises(ConfigError, match=r"is refused: it takes keras, and a builder takes keras, input"):
             builder.call(wrong, CONFIG, keras=None, **given(wrong, data))
+
+
+def test_keras_is_given_to_a_builder_that_takes_it_and_to_no_other() -> None:
+    def without(input_shape: Any, num_classes: Any) -> Any:
+        return input_shape, num_classes
+
+    def with_keras(keras: Any, input_shape: Any, num_classes: Any) -> Any:
+        return keras, input_shape, num_classes
+
+    def with_any(**told: Any) -> Any:
+        return sorted(told)
+
+    @functools.wraps(without)
+    def outer(*args: Any, **told: Any) -> Any:
+        return without(*args, **told)
+
+    told = {"keras": "K", "input_shape": (3,), "num_classes": 2}
+    assert builder.call(without, CONFIG, **told) == ((3,), 2)
+    assert builder.call(outer, CONFIG, **told) == ((3,), 2)
+    assert builder.call(with_keras, CONFIG, **told) == ("K", (3,), 2)
+    assert builder.call(with_any, CONFIG, **told) == ["input_shape", "keras", "num_classes"]

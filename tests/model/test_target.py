@@ -88,6 +88,8 @@ def test_what_may_be_a_builder_passes_without_being_imported(source: str, write:
         "keras, input_shape, outputs",
         "outputs, inputs, keras",
         "keras, inputs, num_classes=3",
+        "input_shape, num_classes",
+        "outputs, inputs, width=3",
         "**told",
     ],
 )
@@ -107,7 +109,10 @@ def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write
         ("build = {}", ("not callable",)),
         (
             "def build(): ...",
-            ("a builder takes keras, inputs or input_shape, and outputs or num_classes", "this one takes nothing"),
+            (
+                "a builder takes inputs or input_shape, outputs or num_classes, and keras if it wants",
+                "this one takes nothing",
+            ),
         ),
         ("def build(keras, shape, classes): ...", ("this one takes keras, shape, classes", "def build(keras, input")),
         ("class build: ...", ("this one takes nothing",)),
@@ -118,7 +123,7 @@ def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write
         ("import json as build", ("is not callable",)),
         ("from json import decoder as build", ("is not callable",)),
         ("from os import system as build", ("this one takes command",)),
-        ("def build(keras, /, input_shape, num_classes): ...", ("this one takes keras",)),
+        ("def build(keras, /, input_shape, num_classes): ...", ("keras has no name to be given by",)),
         (f"def build(x, /, {GIVEN}): ...", ("x has no name to be given by",)),
         ("def build(:\n", ("target_of_a_user.py must parse", "line 1")),
         (f"build = 3\ndef build({GIVEN}): ...\nbuild = 'no'", ("not callable",)),

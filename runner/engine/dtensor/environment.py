@@ -20,6 +20,8 @@ def prepare_environment(config: RunConfig) -> None:
     """
     merge_all_reduces(config.engine.combine_all_reduces is not False)
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    # Keras 3, where a user's module imports it beside tf_keras: another library would want devices of its own.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
     own = mesh.size(config.mesh.axes) // current().count
     accelerators.keep_to(own if mesh.device_kind(config.mesh) == "gpu" else 0)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's C++ log; its exceptions still arrive

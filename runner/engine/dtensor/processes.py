@@ -11,9 +11,11 @@ from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.team import Team, current
 
+_connected: list[bool] = []  # whether this process is a client; DTensor can't be told twice
+
 
 def connect(team: Team, kind: str) -> None:
-    """Makes this process one of DTensor's clients; comes before TensorFlow's devices are made.
+    """Makes this process one of DTensor's clients, once; comes before TensorFlow's devices are made.
 
     TensorFlow's own watch over the clients is left out: client 0 would wait for ever for one that never comes, and it
     ends processes that live. `runner.processes` notices both.
@@ -22,8 +24,9 @@ def connect(team: Team, kind: str) -> None:
       team: the processes.
       kind: of the devices, `CPU` or `GPU`.
     """
-    if not isinstance(team, Member):
+    if not isinstance(team, Member) or _connected:
         return
+    _connected.append(True)
     host = f"[{team.address}]" if ":" in team.address else team.address
     jobs = team.every("DTensor's clients", f"{host}:{free_port(team.address)}")
     os.environ["DTENSOR_JOB_NAME"] = "worker"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
@@ -20,6 +19,7 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
 from runner.errors import ConfigError, in_one_line
+from runner.host.imports import seeded
 from runner.model import builder, contract, padding, stored, target
 from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
@@ -132,8 +132,11 @@ class Keras3Factory:
         told = builder.given(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
-        with _drawn_from(self._seed), _under_policy(self._policy):
-            model = builder.call(self._finished, self._config, keras=keras, **told)
+        private.reset_layer_names()  # layers without a name get the same names at every call
+        # Keras draws the seeds of layers without one from Python's `random`, and a builder may draw from `np.random`.
+        # `keras.utils.set_random_seed` would seed both too, and import TensorFlow.
+        with seeded(self._seed), _under_policy(self._policy):
+            model = builder.call(self._builder, self._config, finish=self._finished, keras=keras, **told)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         if self._config.trainable is not None:
             tuning.train_alone(model, self._config.trainable)
@@ -158,9 +161,8 @@ class Keras3Factory:
             return self.build()
         return made[0]
 
-    def _finished(self, **told: object) -> keras.Model:
+    def _finished(self, model: keras.Model) -> keras.Model:
         """Returns the builder's model with its variables made."""
-        model = self._builder(**told)
         if isinstance(model, keras.Model) and not model.built:
             contract.check_steps(model, keras.Model, self._config)
             model(model_inputs(self._data, lambda spec: keras.KerasTensor((1, *spec.shape), spec.dtype)))
@@ -181,21 +183,6 @@ def _under_policy(name: str) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(before)
-
-
-@contextmanager
-def _drawn_from(seed: int) -> Iterator[None]:
-    """Makes a build a function of the seed: Keras draws the seeds of layers without one from Python's `random`.
-
-    `keras.utils.set_random_seed` would do it too, and import TensorFlow.
-    """
-    before = random.getstate()
-    random.seed(seed)
-    private.reset_layer_names()  # layers without a name get the same names at every call
-    try:
-        yield
-    finally:
-        random.setstate(before)
 
 
 def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:

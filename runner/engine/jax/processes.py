@@ -29,8 +29,8 @@ _BYTES = 1 << 16
 
 
 def connect(team: Team) -> None:
-    """Lets JAX know of the other processes; comes before its devices are made."""
-    if not isinstance(team, Member):
+    """Lets JAX know of the other processes, once; comes before its devices are made."""
+    if not isinstance(team, Member) or jax.distributed.is_initialized():
         return
     host, port = team.told("JAX's service", lambda: (team.address, free_port(team.address)))
     where = f"{_quoted(host)}:{port}"

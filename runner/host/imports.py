@@ -1,0 +1,197 @@
+"""What happens around an import: a user's modules draw by the seed, and a library's devices are settled at once.
+
+Keras draws the seeds of layers and initializers from Python's `random` as they are made, and users' code draws from
+`np.random`. What a module makes as it is imported must be the same in every process that imports it, whatever it
+imported before, so each of a user's modules begins with a state of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import sysconfig
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+_OURS = ("runner", "hydra_plugins")
+_LARGEST = 0xFFFFFFFF  # NumPy takes a seed of 32 bits
+
+Around = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Gives the caller's streams of `random` and `np.random` back as they were before the block."""
+    plain = random.getstate()
+    numpy = np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(numpy)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds `random` and `np.random` for the block, as `tf_keras.utils.set_random_seed` does, and restores them.
+
+    Args:
+      seed: 0 to 2**32 - 1.
+    """
+    with kept_random_state():
+        random.seed(seed)
+        np.random.seed(seed)
+        yield
+
+
+class _Loader(Loader):
+    """Executes a module inside of a context."""
+
+    def __init__(self, loader: Loader, around: Around) -> None:
+        self._loader = loader
+        self._around = around
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Lets the module's own loader create it."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Lets the module's own loader execute it, which is the module's loader from then on."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        with self._around():
+            self._loader.exec_module(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as the other finders do, and puts a context around those that this module is about."""
+
+    def __init__(self, seed: int, own: Collection[str]) -> None:
+        self._seed = seed
+        self._own = frozenset(own)
+        self._after: dict[str, Callable[[], None]] = {}
+        # Whether a user's module is being executed, whose stream an import of a library must not move.
+        self._in_own = False
+
+    def call_after(self, name: str, function: Callable[[], None]) -> None:
+        """Calls a function once, when a module has been executed."""
+        self._after[name] = function
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns what the next finders find, its loader wrapped where something is to happen around it."""
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        around = self._around(spec)
+        loader = spec.loader
+        # Classes are the loaders of built-in modules. A loader without `exec_module` is of the old kind.
+        if around is not None and isinstance(loader, Loader) and hasattr(loader, "exec_module"):
+            spec.loader = _Loader(loader, around)
+        return spec
+
+    def _around(self, spec: ModuleSpec) -> Around | None:
+        if is_users(spec, self._own):
+            return partial(self._executing_own, spec.name)
+        if self._in_own or spec.name in self._after:
+            return partial(self._executing_library, spec.name)
+        return None
+
+    @contextmanager
+    def _executing_own(self, name: str) -> Iterator[None]:
+        seed = (zlib.crc32(name.encode()) ^ self._seed) & _LARGEST
+        with seeded(seed), self._within(own=True):
+            yield
+
+    @contextmanager
+    def _executing_library(self, name: str) -> Iterator[None]:
+        keeping = kept_random_state() if self._in_own else nullcontext()
+        with keeping, self._within(own=False):
+            yield
+            function = self._after.pop(name, None)
+            if function is not None:
+                function()
+
+    @contextmanager
+    def _within(self, *, own: bool) -> Iterator[None]:
+        before = self._in_own
+        self._in_own = own
+        try:
+            yield
+        finally:
+            self._in_own = before
+
+
+def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
+    """Tells whether a module is a user's: neither of Python, nor installed, nor of this package.
+
+    Args:
+      spec: of the module.
+      own: names of packages that are the user's although they are installed.
+    """
+    top = spec.name.partition(".")[0]
+    if top in _OURS:
+        return False
+    if top in own:
+        return True
+    if spec.origin is None or not spec.has_location or top in sys.stdlib_module_names:
+        return False
+    place = Path(spec.origin).absolute()
+    return not any(place.is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    folders += [Path(place) for name, place in sysconfig.get_paths().items() if name in names]
+    return tuple(folder.absolute() for folder in folders)
+
+
+def watch(seed: int, own: Collection[str] = ()) -> None:
+    """Has the user's modules that are imported from now on draw by the seed and by their names.
+
+    Args:
+      seed: of the run.
+      own: names of packages that are the user's although they are installed.
+    """
+    for finder in [finder for finder in sys.meta_path if isinstance(finder, _Finder)]:
+        sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, _Finder(seed, own))
+
+
+def call_after_import(name: str, function: Callable[[], None]) -> None:
+    """Calls a function once, as soon as a library is imported, whoever imports it; at once where that has been.
+
+    Args:
+      name: of the library.
+      function: may import more of the library.
+    """
+    if name in sys.modules:
+        function()
+        return
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder):
+            finder.call_after(name, function)
+            return
+    raise AssertionError("`watch` comes first")
+
+
+def is_watching() -> bool:
+    """Tells whether `watch` was called."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
