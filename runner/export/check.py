@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,17 +35,21 @@ class Difference:
       exact: it is of integers.
       differing: examples whose integers differ; 0 of floats.
       largest: largest absolute difference of a float; 0 of integers.
-      scale: the run's largest absolute value of it.
+      scale: the run's largest absolute value of it; of what is drawn, the export's.
+      drawn: it comes of random numbers, which each call draws anew, so that it must be finite and no more.
     """
 
     exact: bool
     differing: int
     largest: float
     scale: float
+    drawn: bool = False
 
     @property
     def equal(self) -> bool:
         """Whether floats are the same to 1e-5 of the largest, as float32 rounds them, and integers exactly."""
+        if self.drawn:
+            return bool(np.isfinite(self.scale))
         return self.differing == 0 and self.largest <= TOLERANCE * self.scale  # false for NaN
 
 
@@ -67,12 +71,13 @@ class Comparison:
         return all(found.equal for found in self.answers.values())
 
 
-def compare(run: Mapping[str, Array], export: Mapping[str, Array]) -> Comparison:
+def compare(run: Mapping[str, Array], export: Mapping[str, Array], drawn: Collection[str] = ()) -> Comparison:
     """Compares answers by name, each (N, ...).
 
     Args:
       run: of the run.
       export: of what was loaded again.
+      drawn: names of what comes of random numbers.
 
     Raises:
       EngineError: the export gave others, or in other shapes.
@@ -81,8 +86,15 @@ def compare(run: Mapping[str, Array], export: Mapping[str, Array]) -> Comparison
     if shapes[0] != shapes[1]:
         said = (", ".join(f"{name} {list(shape)}" for name, shape in each.items()) for each in reversed(shapes))
         raise EngineError(f"the export gives {next(said)}, the run {next(said)}")
-    answers = {name: _difference(answer, export[name]) for name, answer in run.items()}
+    answers = {}
+    for name, answer in run.items():
+        answers[name] = _drawn(export[name]) if name in drawn else _difference(answer, export[name])
     return Comparison(len(next(iter(run.values()))), answers)
+
+
+def _drawn(export: Array) -> Difference:
+    exact = np.issubdtype(export.dtype, np.integer)
+    return Difference(exact, 0, 0.0, float(np.abs(export).max(initial=0)), drawn=True)
 
 
 def _difference(run: Array, export: Array) -> Difference:
@@ -100,6 +112,7 @@ def check(
     arrays: Mapping[str, Array],
     run: Array | Mapping[str, Array],
     log: Path,
+    drawn: Collection[str] = (),
 ) -> dict[str, Comparison]:
     """Loads what was written in a fresh process, and compares its answers with the run's.
 
@@ -111,6 +124,7 @@ def check(
       arrays: (N, ...) by name, of what it takes.
       run: outputs (N, ...) of the run; by name if the model gives several.
       log: gets what the process prints.
+      drawn: names of the answers that come of random numbers, as `runner.export.drawn` tells.
 
     Returns:
       What was compared, `SavedModel` and `model.keras`, and how.
@@ -138,11 +152,11 @@ def check(
         found = _answer(shared, library, log)
     expected = served.answers(run)
     answers, outputs = (_of(found, side) for side in ("saved_model/", "keras/"))
-    compared = {"SavedModel": compare(expected, answers)} if answers else {}
+    compared = {"SavedModel": compare(expected, answers, drawn)} if answers else {}
     if "keras" in found:
-        compared[KERAS_FILE] = compare(expected, served.answers(found["keras"]))
+        compared[KERAS_FILE] = compare(expected, served.answers(found["keras"]), drawn)
     elif outputs:
-        compared[KERAS_FILE] = compare(expected, served.answers(outputs))
+        compared[KERAS_FILE] = compare(expected, served.answers(outputs), drawn)
     return compared
 
 

@@ -24,6 +24,7 @@ from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
+from runner.export.drawn import drawn_answers
 from runner.export.plain import WeightsInUse, make_plain
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
@@ -88,10 +89,10 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             console.print(line, soft_wrap=True, markup=False)
         with folders.making(target) as making:
             with stages.stage("writing the export"):
-                written = _write(config, saved, served, making, folder / "runner.log")
+                written, drawn = _write(config, saved, served, making, folder / "runner.log")
             library = "keras" if config.engine.name == "jax" else "tf_keras"
             with stages.stage("loading it again in a fresh process"):
-                compared = check(making, written, library, served, examples, outputs, folder / "runner.log")
+                compared = check(making, written, library, served, examples, outputs, folder / "runner.log", drawn)
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
             rows += [("mesh of the run", mesh.describe(config.mesh.axes))]
             rows += [("split", data.selection.get("test", "test"))]
@@ -117,7 +118,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         path = target / SAVED_MODEL
         answers = served.answer_specs(_first(outputs))
         found = next(iter(compared.values())).answers.items()
-        store.log_metrics(step, {f"export/{name}_difference": each.largest for name, each in found if not each.exact})
+        differences = {name: each.largest for name, each in found if not each.exact and not each.drawn}
+        if differences:
+            store.log_metrics(step, {f"export/{name}_difference": value for name, value in differences.items()})
         store.log_artifacts(recorded, "export")
         if written.saved_model:
             uri = store.log_model(
@@ -165,12 +168,17 @@ def _first(outputs: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:
     return outputs[:1]
 
 
-def _write(config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path) -> Written:
+def _write(
+    config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path
+) -> tuple[Written, frozenset[str]]:
+    """Writes the model; returns what was written, and which answers come of random numbers."""
     with quiet_native_log(log):
         plain = make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
-        return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow)
+        # First: what is written of a Keras 3 model is traced likewise.
+        drawn = drawn_answers(plain, served)
+        return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow), drawn
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
@@ -181,7 +189,9 @@ def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
 def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
     rows = [(f"{name}, examples", f"{found.examples:,}")]
     for answer, difference in found.answers.items():
-        if difference.exact:
+        if difference.drawn:
+            rows.append((f"  {answer}", "not compared: each call draws random numbers anew"))
+        elif difference.exact:
             rows.append((f"  {answer} that differ", f"{difference.differing:,}"))
         else:
             words = f"{difference.largest:.1e}, the largest is {difference.scale:.3g}"

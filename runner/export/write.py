@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
+from runner.errors import told
 from runner.export.plain import PlainModel
 from runner.export.signature import NAME, Served
 from runner.host.late import late
@@ -25,6 +29,9 @@ else:  # of an export of a JAX run's Keras file alone, TensorFlow may not be ins
     tf = late("tensorflow")
 
 _HUB = "keras_hub"
+_CONFIG = "config.json"  # in a Keras file, which is a zip archive
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in the words of its own error
+_FUNCTIONS = ("function", "__lambda__")  # what Keras calls a function that is not its own
 SAVED_MODEL = "saved_model"
 KERAS_FILE = "model.keras"
 WEIGHTS_FILE = "model.weights.h5"
@@ -72,8 +79,58 @@ def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: boo
         left_out.append(f"{KERAS_FILE}: {plain.package} has no {classes}; {WEIGHTS_FILE} holds the weights")
         plain.keras.save_weights(folder / WEIGHTS_FILE)
         return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
-    plain.keras.save(folder / KERAS_FILE)
+    why = _save(plain, folder / KERAS_FILE)
+    if why:
+        left_out.append(f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} holds the weights")
+        plain.keras.save_weights(folder / WEIGHTS_FILE)
+        return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
     return Written(tensorflow, KERAS_FILE, tuple(left_out), tuple(packages_beside(plain)))
+
+
+def _save(plain: PlainModel, path: Path) -> str:
+    """Writes a Keras file, unless it would not load without the user's code; returns why, empty where it is written.
+
+    A model of Keras's own layers may hold a user's regularizer, initializer, constraint or function, which may not say
+    either what it is made with.
+    """
+    try:
+        plain.keras.save(path)
+    except Exception as error:  # whatever an object's own `get_config` raises
+        path.unlink(missing_ok=True)
+        return f"the model can't be written as a whole ({_ADDRESS.sub('', told(error))})"
+    with zipfile.ZipFile(path) as saved:
+        config = json.loads(saved.read(_CONFIG))
+    known = ("keras", plain.package, *packages_beside(plain))
+    foreign = sorted(set(_foreign(config, known)))
+    if foreign:
+        path.unlink()
+        return f"{plain.package} has no {', '.join(foreign)}"
+    return ""
+
+
+def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
+    """Yields the names of what a Keras file's config takes from other packages than those that are known."""
+    if isinstance(config, list):
+        for value in config:
+            yield from _foreign(value, known)
+    if not isinstance(config, dict):
+        return
+    name = config.get("class_name")
+    if name in _FUNCTIONS:
+        function = config.get("config")
+        yield function if isinstance(function, str) else "lambda"
+    elif name is not None and "registered_name" in config and not _is_known(config, known):
+        yield str(name)
+    for value in config.values():
+        yield from _foreign(value, known)
+
+
+def _is_known(config: Mapping[str, object], known: Collection[str]) -> bool:
+    """Tells whether an object in a Keras file's config is found where the file is loaded."""
+    module = config.get("module")
+    if module is None:  # a registered one has a package in its name
+        return ">" not in str(config.get("registered_name"))
+    return str(module).partition(".")[0] in (*known, "builtins")
 
 
 def own_layers(plain: PlainModel) -> list[str]:
@@ -97,7 +154,7 @@ def _signature(served: Served) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec((None, *spec.shape), spec.dtype, name=name) for name, spec in specs}
 
 
-def _answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns what a served model answers, by name, in float32 and integers."""
     xp = namespace.of(ops)
     outputs = plain.model(served.model_inputs(xp, arrays), training=False)
@@ -110,7 +167,7 @@ def _answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping
 
 def _from_tensorflow(plain: PlainModel, served: Served, path: Path, convert: bool) -> None:
     def answer(**arrays: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = _answers(plain, served, tf, arrays)
+        found = answers(plain, served, tf, arrays)
         return {name: tf.cast(each, tf.int64) if each.dtype.is_integer else each for name, each in found.items()}
 
     module = tf.Module()
@@ -124,7 +181,7 @@ def _from_keras3(plain: PlainModel, served: Served, path: Path) -> None:
     """Writes a Keras 3 model of the JAX backend: XLA's own program in a TensorFlow function."""
 
     def answer(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return _answers(plain, served, jax.numpy, arrays)
+        return answers(plain, served, jax.numpy, arrays)
 
     archive = keras.export.ExportArchive()
     archive.track(plain.model)

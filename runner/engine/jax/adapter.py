@@ -93,7 +93,9 @@ class Keras3Factory:
         told = private.training_argument(model, training=False)
         inputs = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype))
         try:
-            jax.eval_shape(lambda given: model(given, **told), inputs)
+            # Without a scope a random generator that is drawn from would hold on to the trace's state.
+            with keras.StatelessScope():
+                jax.eval_shape(lambda given: model(given, **told), inputs)
         except jax.errors.UnexpectedTracerError:  # it holds on to what it computed as it was built
             model, _ = self.begin(whole=True)
             assign(model, values)
