@@ -128,8 +128,8 @@ def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
 def _is_known(config: Mapping[str, object], known: Collection[str]) -> bool:
     """Tells whether an object in a Keras file's config is found where the file is loaded."""
     module = config.get("module")
-    if module is None:  # a registered one has a package in its name
-        return ">" not in str(config.get("registered_name"))
+    if module is None:  # Keras leaves it out of what is not its own
+        return config.get("registered_name") is None
     return str(module).partition(".")[0] in (*known, "builtins")
 
 
