@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.export.check import compare
+from tests import forks
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("drawing")
+    command = [sys.executable, "-m", "tests.export.drawing_worker", str(folder)]
+    done = forks.run(command, library="jax", cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_recurrent_model_with_dropout_is_exported_and_every_answer_compared(exports: Any) -> None:
+    found = exports["recurrent"]
+    assert found["drawn"] == []
+    assert found["files"] == ["model.keras", "saved_model"]
+    assert found["equal"] == {"SavedModel": True, "model.keras": True}
+    assert "logits" in found["compared"]["SavedModel"]
+
+
+@pytest.mark.slow
+def test_a_model_that_samples_is_exported_and_its_answers_are_told_to_be_drawn(exports: Any) -> None:
+    found = exports["sampling"]
+    assert found["drawn"] == ["class", "logits", "probabilities"]
+    assert found["compared"] == {"SavedModel": []}
+    assert found["left_out"] == ["model.keras: keras has no Sampling; model.weights.h5 holds the weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "why"), [("silent", "does not implement get_config()"), ("unknown", "keras has no Own")]
+)
+def test_weights_are_written_where_the_model_holds_what_no_file_can(exports: Any, name: str, why: str) -> None:
+    found = exports[name]
+    assert found["files"] == ["model.weights.h5", "saved_model"]
+    (line,) = found["left_out"]
+    assert line.startswith("model.keras: ")
+    assert line.endswith("; model.weights.h5 holds the weights")
+    assert why in line
+    assert " at 0x" not in line
+    assert found["equal"] == {"SavedModel": True}
+
+
+def test_what_is_drawn_must_be_finite_and_no_more() -> None:
+    run = {"logits": np.zeros((2, 3)), "class": np.zeros(2, np.int64)}
+    other = {"logits": np.ones((2, 3)), "class": np.ones(2, np.int64)}
+    assert not compare(run, other).equal
+    assert compare(run, other, {"logits", "class"}).equal
+    assert not compare(run, other, {"logits"}).equal
+    assert not compare(run, other | {"logits": np.full((2, 3), np.nan)}, {"logits", "class"}).equal
