@@ -1,0 +1,58 @@
+"""What a dimension of growth is: a size that may grow, its cost, and the exponent that the cost must stay within.
+
+A cost is CPU seconds or a count, never wall time: a machine that does something else at the same time must not decide.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+# CPU seconds, or counts, below which a cost is taken as this: the clock and a first import are not what grows.
+NOISE_FLOOR = 0.1
+# A doubling of the cost per 10x beyond the stated exponent is noise of a shared machine, caches and page sizes.
+TOLERANCE = math.log10(2)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A size that may grow, and what its cost may be.
+
+    Attributes:
+      name: what grows, in words, as the campaign prints it.
+      sizes: rising, 1x, 10x and 100x where the machine allows it.
+      exponent: the cost at most grows as size ** exponent.
+      measure: size -> CPU seconds (see `cpu_seconds`) or a count; it makes its own scratch data, outside the measure.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    exponent: float
+    measure: Callable[[int], float]
+
+
+def fitted(costs: Mapping[int, float], floor: float = NOISE_FLOOR) -> float:
+    """Returns the largest exponent between neighboring sizes.
+
+    >>> round(fitted({10: 1.0, 100: 10.0, 1000: 1000.0}), 2)
+    2.0
+
+    Args:
+      costs: size -> cost, sizes rising.
+      floor: a cost below it counts as this much.
+    """
+    sizes = list(costs)
+    exponents = []
+    for small, large in zip(sizes, sizes[1:], strict=False):
+        ratio = max(costs[large], floor) / max(costs[small], floor)
+        exponents.append(math.log(ratio) / math.log(large / small))
+    return max(exponents)
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Returns the CPU seconds that a call takes, of all threads of this process."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
