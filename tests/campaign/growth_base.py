@@ -5,6 +5,7 @@ A cost is CPU seconds or a count, never wall time: a machine that does something
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -45,7 +46,7 @@ def fitted(costs: Mapping[int, float], floor: float = NOISE_FLOOR) -> float:
     """
     sizes = list(costs)
     exponents = []
-    for small, large in zip(sizes, sizes[1:], strict=False):
+    for small, large in itertools.pairwise(sizes):
         ratio = max(costs[large], floor) / max(costs[small], floor)
         exponents.append(math.log(ratio) / math.log(large / small))
     return max(exponents)
