@@ -18,13 +18,13 @@ from runner.config import renamed
 from runner.config.convert import flatten
 from runner.errors import ConfigError, DataError
 from runner.tracking.hidden import params_of, tags_of
+from runner.tracking.paging import pages
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-_PAGE = 1000
 _SPLITS = ("train", "eval", "test")
 _STEP_MS = "step_ms"
 _LONGEST = 200  # characters of a library's error that are shown
@@ -109,11 +109,15 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {reason}); remove its folder") from error
     if params is None:
         raise DataError(f"{path} is damaged (it has no keys); remove its folder")
-    return RunRecord("", name, status, params, _summary(folder))
+    return RunRecord("", name, status, params, results_of(folder))
 
 
-def _summary(folder: Path) -> dict[str, float]:
-    """Returns the metrics of a run's `summary.json`; none where it did not finish or the file is damaged."""
+def results_of(folder: Path) -> dict[str, float]:
+    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`; none if there is no such file or it is damaged.
+
+    Args:
+      folder: that a run wrote into.
+    """
     try:
         summary = json.loads((folder / "summary.json").read_text())
         return _of_summary(summary) if isinstance(summary, dict) else {}
@@ -164,17 +168,9 @@ def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
     """
     tests = [_tag_test(one) for one in wanted.tags] + [_metric_test(one) for one in wanted.metrics]
     text = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'" if wanted.parent_run_id else ""
-    found: list[RunRecord] = []
-    token = None
     where = _experiment_ids(client, wanted.experiments)
-    while where:
-        page = client.search_runs(
-            where, filter_string=text, max_results=_PAGE, order_by=["attributes.start_time ASC"], page_token=token
-        )
-        found += [from_run(run) for run in page if run.data.tags.get("runner.kind") != "sweep"]
-        token = page.token
-        if not token:
-            break
+    runs = pages(client, where, text, ["attributes.start_time ASC"])
+    found = [from_run(run) for run in runs if run.data.tags.get("runner.kind") != "sweep"]
     return [
         record
         for record in found

@@ -1,9 +1,12 @@
-"""The C library's heap."""
+"""The C library's heap, and Python's collection of reference cycles."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 
@@ -21,3 +24,19 @@ def give_back() -> None:
     """
     if callable(trim := _trim()):
         trim(0)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pauses the search for reference cycles, for a block that makes many objects and keeps them.
+
+    Each such object counts towards the next search, and each search looks at all objects that are there. In MLflow's
+    database store, that is two thirds of the CPU time of reading a page of runs.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

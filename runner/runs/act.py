@@ -15,7 +15,7 @@ from runner.host.paths import outputs_dir, project_root
 from runner.report.tables import size as words_of_size
 from runner.runs import remove
 from runner.runs.choice import Choice, age_words
-from runner.runs.found import KEEP_TAG, Found, chosen, find
+from runner.runs.found import KEEP_TAG, Found, chosen, find, readable
 from runner.tracking.location import shown, sqlite_path, tracking_uri
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
@@ -79,17 +79,20 @@ def show(place: Place, choice: Choice, last: int) -> int:
       last: the newest so many; 0: all.
     """
     found = chosen(place.runs(place.store()), choice)
-    if not found:
+    listed, said = readable(found, last)
+    for line in said:
+        print(f"warning: {line}", file=sys.stderr)
+    if not listed:
         start = "no run is recorded here; start one: python -m runner"
         print(start if choice.is_open else "no run is so", file=sys.stderr)
         return EXIT_FAILED
-    listed = found[:last] if last else found
     total = sum(one.bytes for one in found)
-    title = f"{_runs(len(found))}, {words_of_size(total)} of checkpoints in {place.checkpoints} (* the best)"
+    count = len(found) - len(said)
+    title = f"{_runs(count)}, {words_of_size(total)} of checkpoints in {place.checkpoints} (* the best)"
     out = console()
     out.print(rich_table(_sheet(listed), title, out.width))
-    if len(listed) < len(found):
-        print(f"and {len(found) - len(listed):,} older ones: last=0 shows all")
+    if len(listed) < count:
+        print(f"and {count - len(listed):,} older ones: last=0 shows all")
     return EXIT_DONE
 
 

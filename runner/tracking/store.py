@@ -18,12 +18,12 @@ from runner.host.user_folder import user_folder
 from runner.tracking import moved
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet
+from runner.tracking.paging import pages
 from runner.tracking.probe import probe, refused_by, unusable
 
 # Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
 _KIND_TAG = "mlflow.experimentKind"
 _TRAINING = "custom_model_development"
-_PAGE = 1000  # runs that a store is asked for at once
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,7 @@ def open_store(uri: str, experiment: str) -> Store:
 
 def search(store: Store, experiments: Sequence[str], wanted: str) -> list[Run]:
     """Returns every run of some experiments, by id, that one of MLflow's filters lets pass; newest first."""
-    found: list[Run] = []
-    token = None
-    while True:
-        page = store.client.search_runs(list(experiments), filter_string=wanted, max_results=_PAGE, page_token=token)
-        found += page
-        if not (token := page.token):
-            return found
+    return list(pages(store.client, experiments, wanted))
 
 
 def _locked(uri: str) -> AbstractContextManager[None]:
