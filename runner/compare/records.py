@@ -113,7 +113,9 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
 
 
 def results_of(folder: Path) -> dict[str, float]:
-    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`; none if there is no such file or it is damaged.
+    """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`.
+
+    There are none if there is no such file, or it is damaged.
 
     Args:
       folder: that a run wrote into.

@@ -65,13 +65,22 @@ class Sender:
             self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
-        """Returns those of the points that the run does not have, in order."""
+        """Returns those of the points that the run does not have, in order; equal ones once.
+
+        The whole history of each metric is read, so many points should come in one call.
+        """
         stored = {
             (metric.key, _same(metric.value), metric.timestamp, metric.step)
             for key in dict.fromkeys(point.key for point in points)
             for metric in self._client.get_metric_history(self._run_id, key)
         }
-        return [p for p in points if (p.key, _same(p.value), p.timestamp, p.step) not in stored]
+        found: list[Point] = []
+        for point in points:
+            identity = (point.key, _same(point.value), point.timestamp, point.step)
+            if identity not in stored:
+                stored.add(identity)
+                found.append(point)
+        return found
 
     def _dataset(self, dataset: Dataset, *, unsure: bool) -> None:
         if unsure and (dataset.name, dataset.digest) in self._dataset_names():

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from mlflow import MlflowClient
 
@@ -30,13 +31,14 @@ from runner.tracking import below, places
 from runner.tracking.location import default_uri, fingerprint, shown
 from runner.tracking.mlflow_import import quiet
 from runner.tracking.reason import reason
-from runner.tracking.records import Artifact, Ending, Record, from_json, to_json
+from runner.tracking.records import Artifact, Ending, Point, Record, from_json, to_json
 from runner.tracking.send import Sender, groups, may_pass
 from runner.tracking.signed import Chain, is_signed
 
 _REJECTED = ".rejected.jsonl"
 _REPLAY_ATTEMPTS = 3
 _REPLAY_DELAY_S = 0.5
+Value = TypeVar("Value")
 
 
 _STATUSES = ("FINISHED", "FAILED", "KILLED")
@@ -335,13 +337,22 @@ def _store(client: MlflowClient, there: _Unsent, path: Path) -> tuple[list[Recor
     folder = Path(there.head["folder"]) if there.is_signed else outputs_dir()
     refused: list[Record] = []
     why = ""
-    for group in groups(there.records):
+    try:
+        records = _without_stored(send, there.records)
+        points_unsure = False
+    except Exception as error:
+        if may_pass(error):
+            raise _not_now(path, error) from error
+        records = there.records
+        points_unsure = True  # what the store says of the points is said once more, group by group
+    for group in groups(records):
+        unsure = points_unsure or not isinstance(group[0], Point)
         try:
             with _readied(group, folder) as ready:
-                _insist(send, ready)
+                _insist(send, ready, unsure=unsure)
         except Exception as error:
             if may_pass(error):
-                raise TrackingError(f"{path} cannot be stored: {reason(error)}; store it later") from error
+                raise _not_now(path, error) from error
             refused.extend(group)
             why = why or reason(error)
     return refused, why
@@ -360,15 +371,51 @@ def _readied(group: list[Record], folder: Path) -> Iterator[list[Record]]:
         yield [Artifact(str(copy), first.folder)]
 
 
-def _insist(send: Sender, group: list[Record]) -> None:
+def _not_now(path: Path, error: Exception) -> TrackingError:
+    return TrackingError(f"{path} cannot be stored: {reason(error)}; store it later")
+
+
+def _without_stored(send: Sender, records: Sequence[Record]) -> list[Record]:
+    """Returns the records without the points that the run has.
+
+    The history of a metric is read once for all of them: read for each group, it made the cost of a file quadratic.
+    """
+    points = [record for record in records if isinstance(record, Point)]
+    missing = iter(_attempted(lambda: send.missing(points)) if points else [])
+    awaited = next(missing, None)
+    kept: list[Record] = []
+    for record in records:
+        if not isinstance(record, Point):
+            kept.append(record)
+        elif record is awaited:
+            kept.append(record)
+            awaited = next(missing, None)
+    return kept
+
+
+def _insist(send: Sender, group: list[Record], *, unsure: bool) -> None:
+    """Stores a group; what an attempt that raised has stored of it is not stored again by the next."""
+    is_unsure = unsure
+
+    def attempt() -> None:
+        nonlocal is_unsure
+        before = is_unsure
+        is_unsure = True
+        send(group, unsure=before)
+
+    _attempted(attempt)
+
+
+def _attempted(call: Callable[[], Value]) -> Value:
+    """Returns what a call returns, which is made again where that may help."""
     for _ in range(_REPLAY_ATTEMPTS - 1):
         try:
-            return send(group, unsure=True)
+            return call()
         except Exception as error:
             if not may_pass(error):
                 raise
             time.sleep(_REPLAY_DELAY_S)
-    return send(group, unsure=True)
+    return call()
 
 
 def _lock_path(path: Path) -> Path:

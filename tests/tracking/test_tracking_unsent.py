@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from rich.console import Console
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
@@ -20,6 +21,7 @@ from runner.tracking import Status, Tracker, places, replay, unsent
 from runner.tracking.location import fingerprint
 from runner.tracking.records import Artifact, Ending, Point, Record, to_json
 from runner.tracking.send import may_pass
+from runner.tracking.store import open_store
 from tests.tracking.conftest import Opener
 
 POINTS: list[Record] = [Point("loss", float(step), 7, step) for step in range(5)]
@@ -321,3 +323,56 @@ def test_a_run_that_ended_well_fails_where_something_of_it_is_lost(capsys: pytes
 def test_a_signal_stays_one_where_something_is_lost() -> None:
     with pytest.raises(Interrupted), recorded(Losing(), Console()):
         raise Interrupted(15)
+
+
+def test_a_metrics_history_is_read_once_however_many_points_wait(
+    uri: str, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(uri, "replayed")
+    run = store.client.create_run(store.experiment_id).info.run_id
+    points = [Point(key, step / 8, 7, step) for step in range(2500) for key in ("loss", "accuracy")]
+    stored = [point for point in points if point.step % 3 == 0][:900]
+    store.client.log_batch(run, [Metric(one.key, one.value, one.timestamp, one.step) for one in stored])
+    path = tmp_path / f"{run}.jsonl"
+    unsent.write(path, uri, run, [*points, points[-1]])
+    asked: list[str] = []
+    sent: list[int] = []
+    history, batch = MlflowClient.get_metric_history, MlflowClient.log_batch
+
+    def noted_history(client: MlflowClient, run_id: str, key: str) -> list[Metric]:
+        asked.append(key)
+        return list(history(client, run_id, key))
+
+    def noted_batch(client: MlflowClient, run_id: str, metrics: list[Metric], synchronous: bool) -> None:
+        sent.append(len(metrics))
+        batch(client, run_id, metrics, synchronous=synchronous)
+
+    monkeypatch.setattr(MlflowClient, "get_metric_history", noted_history)
+    monkeypatch.setattr(MlflowClient, "log_batch", noted_batch)
+    assert unsent.replay(path, uri) == 5001
+    assert asked == ["loss", "accuracy"]
+    assert sum(sent) == 5000 - 900
+    assert rows("loss") == rows("accuracy") == [(step, step / 8) for step in range(2500)]
+
+
+def test_what_a_failed_attempt_of_a_replay_stored_is_not_sent_again(
+    uri: str, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(uri, "replayed")
+    run = store.client.create_run(store.experiment_id).info.run_id
+    path = tmp_path / f"{run}.jsonl"
+    unsent.write(path, uri, run, [Point("loss", step / 8, 7, step) for step in range(2500)])
+    sent: list[int] = []
+    batch = MlflowClient.log_batch
+
+    def answers_too_late(client: MlflowClient, run_id: str, metrics: list[Metric], synchronous: bool) -> None:
+        sent.append(len(metrics))
+        batch(client, run_id, metrics, synchronous=synchronous)
+        if len(sent) == 2:
+            raise ConnectionError("the answer was lost")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", answers_too_late)
+    monkeypatch.setattr(unsent, "_REPLAY_DELAY_S", 0.0)
+    assert unsent.replay(path, uri) == 2500
+    assert sent == [1000, 1000, 500]
+    assert rows("loss") == [(step, step / 8) for step in range(2500)]
