@@ -16,6 +16,7 @@ from runner.data.loading import load
 from runner.data.sources import image_folder, image_scan
 from runner.errors import ConfigError, DataError
 from tests import forks
+from tests.campaign import growth_base
 from tests.data.pictures import encoded, folder, picture
 
 
@@ -294,3 +295,45 @@ def test_a_cache_below_a_file_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert whole(folder(tmp_path / "photos", size=(20, 20))).splits["train"].size == 24
+
+
+def _reference(folder, root):
+    """What a listing by `Path.rglob` gives."""
+    return [
+        (file.relative_to(root).as_posix(), kind.name)
+        for kind in sorted(folder.iterdir())
+        if kind.is_dir() and not kind.name.startswith(".")
+        for file in sorted(kind.rglob("*"))
+        if file.suffix.lower() in image_scan.SUFFIXES
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and file.is_file()
+    ]
+
+
+def test_files_are_listed_in_order_with_links_to_files_and_without_what_is_hidden(tmp_path):
+    root, outside = tmp_path / "photos", tmp_path / "outside"
+    for name in ("a/b.jpg", "a/b/c.JPG", "a/b.b/d.png", "a/.hidden/e.png", "a/.f.png", "b/g.txt", "b/.jpg", "b/h.png"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    for name in ("folder.png/i.png", "folder/j.png"):
+        (root / "b" / name).parent.mkdir()
+        (root / "b" / name).touch()
+    outside.mkdir()
+    (outside / "k.png").touch()
+    (root / "b" / "linked.png").symlink_to(outside / "k.png")
+    (root / "b" / "broken.png").symlink_to(outside / "gone.png")
+    (root / "b" / "loop.png").symlink_to("loop.png")
+    (root / "b" / "linked").symlink_to(outside)
+    (root / "c").symlink_to(outside)
+    listed = image_folder._list(root, root)
+    assert listed == _reference(root, root)
+    assert ("b/linked.png", "b") in listed
+    assert ("c/k.png", "c") in listed
+    assert not [file for file, _ in listed if file.startswith("b/linked/")]
+
+
+def test_a_second_start_makes_few_calls_for_each_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_scan, "_TICK_NS", -(10**12))  # as if they had been written long ago
+    photos = folder(tmp_path / "photos", count=400, size=(20, 20))
+    whole(photos)
+    assert growth_base.calls(lambda: whole(photos)) < 40 * 400
