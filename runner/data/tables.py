@@ -19,8 +19,8 @@ from runner.data.base import Array
 from runner.data.encode import Column, as_column, by_name, cleaned, is_number, missing, words
 from runner.errors import DataError
 
-_LARGEST_BLOCK = 1 << 30  # bytes of a .csv by which its columns' types are told
-_SMALLEST_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes of a .csv that are parsed at once
+_LARGEST_BLOCK = 1 << 30
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas writes beside a frame's columns
 _BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 
@@ -97,9 +97,7 @@ def _table(path: Path, wanted: Sequence[str] | None) -> list[tuple[str, Column]]
     if path.suffix.lower() == ".parquet":
         table = pyarrow.parquet.read_table(path)
     else:
-        # Types are told by the first block alone, so the first block is all of it.
-        size = min(max(path.stat().st_size + 1, _SMALLEST_BLOCK), _LARGEST_BLOCK)
-        table = pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=size))
+        table = _parsed(path)
         head = table.column_names
         if head and all(map(is_number, head)):
             raise DataError(f"{path}: the first line holds numbers, and must name the columns")
@@ -107,8 +105,47 @@ def _table(path: Path, wanted: Sequence[str] | None) -> list[tuple[str, Column]]
             raise DataError(f"{path}: {sign!r} stands between its columns; write it with commas")
     if not table.num_rows:
         raise DataError(f"{path} has no examples")
-    columns = [one for one in zip(table.column_names, table.columns, strict=True) if not _INDEX.fullmatch(one[0])]
-    return [(name, _column(f"{path}, {name}", column)) for name, column in columns if _takes(wanted, name)]
+    columns = []
+    for name in table.column_names:
+        if not _INDEX.fullmatch(name) and _takes(wanted, name):
+            columns.append((name, _column(f"{path}, {name}", table.column(0))))
+        table = table.remove_column(0)  # what a column took is given back before the next one is converted
+    return columns
+
+
+def _parsed(path: Path) -> pa.Table:
+    """Parses a .csv block by block, of which only what becomes of it stays in memory.
+
+    The first block tells the types. A later block that does not fit them needs wider ones, which only the whole file
+    tells. A row that is longer than a block needs a larger block.
+    """
+    try:
+        with pyarrow.csv.open_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK)) as reader:
+            batches = [_smaller(batch) for batch in reader]
+        if batches:
+            return pa.Table.from_batches(batches)
+    except pa.ArrowInvalid:
+        pass
+    size = min(max(path.stat().st_size + 1, _BLOCK), _LARGEST_BLOCK)
+    return pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=size))
+
+
+def _smaller(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch with numbers of float32, as arrays have them, and each word of a column once."""
+    columns = []
+    for column in batch.columns:
+        if pa.types.is_float64(column.type):
+            columns.append(_single(column))
+        elif pa.types.is_string(column.type):
+            columns.append(column.dictionary_encode())
+        else:
+            columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _single(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Returns float64 as float32; what is beyond that becomes infinite, and is refused as such."""
+    return pc.cast(column, pa.float32(), safe=False)
 
 
 def _column(place: str, column: pa.ChunkedArray) -> Column:
@@ -128,6 +165,8 @@ def _column(place: str, column: pa.ChunkedArray) -> Column:
             f"{place} holds values of type {kind}; turn them into numbers or words, or leave it out by naming the "
             "others in dataset.features"
         )
+    if pa.types.is_float64(kind):
+        column = _single(column)
     plain: Array = column.to_numpy()
     return plain
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -223,3 +224,14 @@ def remove_empty(folders: Iterable[Path]) -> None:
     for one in folders:
         if one.is_dir() and not one.is_symlink() and not any(one.iterdir()):
             one.rmdir()
+
+
+def is_ours(folder: Path) -> bool:
+    """Returns whether a path is a folder of this user's that nobody else can write to, and no link to one."""
+    try:
+        there = folder.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(there.st_mode):
+        return False
+    return os.name == "nt" or (there.st_uid == os.getuid() and not there.st_mode & 0o022)

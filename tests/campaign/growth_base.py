@@ -78,5 +78,5 @@ def calls(call: Callable[[], object]) -> int:
         call()
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type] # as documented
+        threading.setprofile(None)
     return next(count)

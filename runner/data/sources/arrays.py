@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from runner.data.base import Array, Encoding, in_order
 from runner.data.checks import TABLES
 from runner.data.cut import Whole
 from runner.data.encode import Column, Words, check_lengths, cleaned, encode, shown
+from runner.data.sources import parsed
+from runner.data.sources.parsed import Parsed
 from runner.errors import ConfigError, DataError, did_you_mean, refuse
 
 _OTHER_NAMES = {"val": "validation", "valid": "validation"}
@@ -37,6 +40,48 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     assert config.path is not None
     path = Path(config.path).expanduser()
     files = _files(path)
+    whole = _kept(files, config, encoding) if _is_worth_keeping(files) else _parsed(files, config, encoding)
+    categories = dict(whole.categories)
+    return Whole(
+        name=path.absolute().name,
+        version="",
+        splits=dict(whole.splits),
+        digest=_digest(files),
+        source=str(path),
+        encoding=Encoding(categories) if encoding is None else replace(encoding, categories=categories),
+    )
+
+
+def _is_worth_keeping(files: Mapping[str, Sequence[Path]]) -> bool:
+    """Returns whether the files are text, and so much of it that parsing it at each start costs something."""
+    there = [file for group in files.values() for file in group]
+    if any(file.suffix.lower() != ".csv" for file in there):
+        return False
+    try:
+        return sum(file.stat().st_size for file in there) >= parsed.SMALLEST
+    except OSError:  # reading it names it
+        return False
+
+
+def _kept(files: dict[str, list[Path]], config: DatasetConfig, encoding: Encoding | None) -> Parsed:
+    there = [file for group in files.values() for file in group]
+    try:
+        before = parsed.stats(there)
+        # The digest of the data leaves out what does not change it, as the name of a single file of a split.
+        names = {split: [file.name for file in group] for split, group in files.items()}
+        known = None if encoding is None else encoding.categories
+        key = [_digest(files), list(names.items()), config.features, known]
+    except OSError:
+        return _parsed(files, config, encoding)
+    return parsed.parsed(
+        parsed.folder(),
+        key,
+        lambda: _parsed(files, config, encoding),
+        lambda: parsed.stats(there) == before,
+    )
+
+
+def _parsed(files: dict[str, list[Path]], config: DatasetConfig, encoding: Encoding | None) -> Parsed:
     splits = {}
     where = {}
     for split, group in files.items():
@@ -45,15 +90,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     for name in config.features or ():
         if all(cleaned(name) not in columns for columns in splits.values()):
             raise _refuse_feature(name, files)
-    sources, encoding = encode(splits, where, encoding)
-    return Whole(
-        name=path.absolute().name,
-        version="",
-        splits=sources,
-        digest=_digest(files),
-        source=str(path),
-        encoding=encoding,
-    )
+    sources, used = encode(splits, where, encoding)
+    return Parsed(sources, used.categories)
 
 
 def _refuse_feature(name: str, files: dict[str, list[Path]]) -> ConfigError:

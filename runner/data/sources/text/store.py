@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from runner.data.base import Array, TextSize
+from runner.data.sources.place import META, made_once
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.errors import DataError
-from runner.host.folders import remove_empty, remove_files
 from runner.host.lock import locked
 
 FORMAT = 1
-_META = "meta.json"
+_KINDS = ("tokens", "starts")
 _BATCH = 1 << 22  # characters that are encoded at once
 _MOST_PIECES = 1 << 12
 
@@ -99,26 +99,18 @@ class Store:
         Raises:
           DataError: the folder can't be written or is broken, or the text can't be read.
         """
-        name = _hashed([key, vocabulary.sha256])
-        place = self.folder / "tokens" / name
-        if (found := _read(place, vocabulary)) is not None:  # likewise
-            return found
+        place = self.folder / "tokens" / _hashed([key, vocabulary.sha256])
+
+        def read(there: Path) -> dict[str, Stored] | None:
+            return _read(there, vocabulary)
+
+        def write(partial: Path) -> None:
+            _write(partial, vocabulary, pieces())
+
         try:
-            with locked(place.with_name(f"{name}.lock"), self.say, "the tokens"):
-                found = _read(place, vocabulary)
-                if found is None:
-                    partial = place.with_name(f".partial-{name}")  # under the lock, so one there is a killed run's
-                    _remove(partial)
-                    _remove(place)  # of another format, or broken
-                    partial.mkdir(parents=True)
-                    _write(partial, vocabulary, pieces())
-                    partial.replace(place)
-                    found = _read(place, vocabulary)
+            return made_once(place, _KINDS, read, write, self.say, "the tokens")
         except OSError as error:
             raise _unwritable(self.folder, error) from error
-        if found is None:
-            raise DataError(f"{place} was written and yet can't be read; remove that folder")
-        return found
 
 
 def _hashed(key: object) -> str:
@@ -141,17 +133,10 @@ def _unwritable(folder: Path, error: OSError) -> DataError:
     )
 
 
-def _remove(folder: Path) -> None:
-    remove_files(folder, [_META, *(one.name for kind in ("tokens", "starts") for one in folder.glob(f"*.{kind}"))])
-    remove_empty([folder])
-    if folder.exists():
-        raise DataError(f"{folder} is in the way, and holds what no run wrote; move that elsewhere")
-
-
 def _read(place: Path, vocabulary: Vocabulary) -> dict[str, Stored] | None:
     """Maps what is there; None where there is nothing, or no such thing."""
     try:
-        content = json.loads((place / _META).read_text("utf-8"))
+        content = json.loads((place / META).read_text("utf-8"))
         if content["format"] != FORMAT:
             return None
         sizes = {split: TextSize(**one) for split, one in content["splits"].items()}
@@ -211,7 +196,7 @@ def _write(folder: Path, vocabulary: Vocabulary, pieces: Pieces) -> None:
             splits[split].add(text, own, ends=ends)
     sizes: Mapping[str, TextSize] = {name: one.close() for name, one in splits.items()}
     content = {"format": FORMAT, "splits": {name: asdict(size) for name, size in sizes.items()}}
-    (folder / _META).write_text(json.dumps(content, indent=1), "utf-8")  # last: a folder that has it is complete
+    (folder / META).write_text(json.dumps(content, indent=1), "utf-8")  # last: a folder that has it is complete
 
 
 def _batches(pieces: Pieces) -> Iterator[list[tuple[str, str, bool]]]:
