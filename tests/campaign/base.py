@@ -18,6 +18,7 @@ NAMES = (
     "strangers",
     "foreign",
     "names",
+    "growth",
     "mutations",
 )
 

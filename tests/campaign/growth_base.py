@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 # CPU seconds, or counts, below which a cost is taken as this: the clock and a first import are not what grows.
 NOISE_FLOOR = 0.1
-# A doubling of the cost per 10x beyond the stated exponent is noise of a shared machine, caches and page sizes.
-TOLERANCE = math.log10(2)
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,8 @@ class Dimension:
     Attributes:
       name: what grows, in words, as the campaign prints it.
       sizes: rising, 1x, 10x and 100x where the machine allows it.
-      exponent: the cost at most grows as size ** exponent.
+      exponent: the cost at most grows as size ** exponent, between any two sizes; somewhat above the one that is
+        meant, for the noise of a machine that does something else at the same time.
       measure: size -> CPU seconds (see `cpu_seconds`) or a count; it makes its own scratch data, outside the measure.
     """
 

@@ -18,6 +18,7 @@ from runner.data.cut import Whole
 from runner.data.sources import arrays, parsed
 from runner.errors import DataError
 
+_POOLS: list[pa.MemoryPool] = []  # kept: what is freed later, by a thread of Arrow too, is freed into its own pool
 TABLE = "x,kind,label\n0.5,b,1\n1.5,a,0\n-2.25,b,1\n"
 
 
@@ -191,6 +192,7 @@ def pool() -> Iterator[pa.MemoryPool]:
     """A pool of Arrow's memory that knows its own peak."""
     before = pa.default_memory_pool()
     made = pa.proxy_memory_pool(before)
+    _POOLS.append(made)
     pa.set_memory_pool(made)
     yield made
     pa.set_memory_pool(before)
