@@ -54,6 +54,7 @@ def attentions(
       norms: sizes of the model's norms, of which the model's width is one.
     """
     by_path = {layer.path: layer for layer in layers}
+    head_widths = _head_widths(variables)
     for owner, held in _owners(layers).items():
         named: dict[str, list[Layer]] = {}
         for layer in held:
@@ -69,7 +70,7 @@ def attentions(
                 alone = len(fused.shape) > 2 or len(named["output"]) == 1
                 found = _fused(owner, fused, output) if alone else None
             elif query is not None and len(query.shape) == 2:
-                found = _flat(owner, query, key, value, output, _head_width(owner, variables))
+                found = _flat(owner, query, key, value, output, head_widths.get(owner))
             elif query is not None:
                 found = _by_heads(owner, query, key, value, output, named.get("", ()), norms)
             if found is not None:
@@ -92,14 +93,27 @@ def _owners(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
     owners: dict[str, list[Layer]] = {}
     for layer in layers:
         owners.setdefault(layer.parent, []).append(layer)
+    # What a path ends with -> the owners of such paths.
+    ending: dict[str, list[str]] = {}
+    for owner in owners:
+        for end in _ends(owner):
+            ending.setdefault(end, []).append(owner)
     for owner in sorted(filter(None, owners), key=len):
-        around = [other for other in owners if other.endswith(f"/{owner}")]
+        around = [other for other in ending.get(owner, ()) if other in owners]
         if owner not in owners or len(around) != 1:
             continue
         names = {layer.name for layer in owners[owner]}
         if names.isdisjoint(layer.name for layer in owners[around[0]]):
             owners[owner] += owners.pop(around[0])
     return owners
+
+
+def _ends(path: str) -> Iterator[str]:
+    """Yields what comes after each slash of a path."""
+    end = path
+    while "/" in end:
+        end = end.partition("/")[2]
+        yield end
 
 
 def _kind(name: str) -> str:
@@ -224,11 +238,15 @@ def _inward(layer: Layer, role: Role) -> dict[str, Role]:
     return found
 
 
-def _head_width(owner: str, variables: Mapping[str, Shape]) -> int | None:
-    """Returns the width of a head, which a norm of the queries has."""
+def _head_widths(variables: Mapping[str, Shape]) -> dict[str, int | None]:
+    """Returns the width of a head by the attention's owner, as the first norm of its queries has it."""
+    found: dict[str, int | None] = {}
     for path, shape in variables.items():
         layer, _, _ = path.rpartition("/")
-        said = tokens(layer.rpartition("/")[2])
-        if layer.rpartition("/")[0] == owner and said & _WORDS["query"] and any("norm" in word for word in said):
-            return shape[0] if len(shape) == 1 else None
-    return None
+        owner, _, name = layer.rpartition("/")
+        if owner in found:
+            continue
+        said = tokens(name)
+        if said & _WORDS["query"] and any("norm" in word for word in said):
+            found[owner] = shape[0] if len(shape) == 1 else None
+    return found

@@ -30,7 +30,7 @@ import yaml  # type: ignore[import-untyped]
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import transformers
 from runner.layout.axes import batch_axis
-from runner.layout.rules import catch, model_axes
+from runner.layout.rules import RuleTable, catch, model_axes
 from runner.layout.specs import Shape, Spec, shard_spec, whole
 from runner.layout.transformers import EXPERTS
 
@@ -65,8 +65,10 @@ def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[
       One proposal a variable, in the variables' order. Each fits its variable.
     """
     structure = transformers.read(variables)
-    caught = {path: catch(config.rules, path, shape, axes, structure) for path, shape in variables.items()}
-    free = [path for path, each in caught.items() if each.placement.rule is None]
+    table = RuleTable(config.rules)
+    caught = {path: catch(table, path, shape, axes, structure) for path, shape in variables.items()}
+    # A dict for its order and for looking a path up.
+    free = dict.fromkeys(path for path, each in caught.items() if each.placement.rule is None)
     others = model_axes(config, axes)
     plan = _Plan(variables, free, {axis: size for axis, size in others.items() if axis != EXPERTS})
     if others:
@@ -92,7 +94,7 @@ class _Plan:
 
     Attributes:
       variables: all of the model's, in order.
-      free: those to decide.
+      free: paths of those to decide, in order.
       model_axes: axis to size.
       layers: layer to its variables' names to shapes, in order.
       specs: decided specs by path.
@@ -100,7 +102,7 @@ class _Plan:
     """
 
     variables: Mapping[str, Shape]
-    free: Sequence[str]
+    free: Mapping[str, None]
     model_axes: Mapping[str, int]
     layers: dict[str, dict[str, Shape]] = field(default_factory=dict)
     specs: dict[str, Spec] = field(default_factory=dict)
@@ -181,14 +183,17 @@ def _split_attention(plan: _Plan) -> None:
 
 def _output_projection(plan: _Plan, layers: Sequence[str]) -> str | None:
     """Finds the kernel (heads, head_dim, dim) to which the others' (dim, heads, head_dim) lead; the last such."""
+    inward: dict[Shape, list[str]] = {}
+    for layer in layers:
+        names = plan.layers[layer]
+        if len(names.get("bias", (1, 1))) == 2:
+            inward.setdefault(names["kernel"][1:], []).append(layer)
     for output in reversed(layers):
         heads, head_dim, _ = plan.layers[output]["kernel"]
         if len(plan.layers[output].get("bias", (1,))) != 1:
             continue
-        for layer in layers:
-            names = plan.layers[layer]
-            if layer != output and names["kernel"][1:] == (heads, head_dim) and len(names.get("bias", (1, 1))) == 2:
-                return output
+        if any(layer != output for layer in inward.get((heads, head_dim), ())):
+            return output
     return None
 
 

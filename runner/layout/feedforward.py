@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from runner.layout.roles import Layer, Role, above, tokens
 from runner.layout.specs import Shape
@@ -13,19 +14,29 @@ _MOST_UPS = 2  # with a gate
 _BLOCKS = 3  # levels above an attention within which its feed-forward is looked for
 
 
-def beside(owner: str, width: int, near: Mapping[str, Sequence[Layer]]) -> dict[str, Role]:
-    """Returns the roles of the feed-forward in the block of an attention: the nearest level above it that has one.
+def beside(owners: Iterable[tuple[str, int]], near: Mapping[str, Sequence[Layer]]) -> dict[str, Role]:
+    """Returns the roles of the feed-forwards in blocks of attentions: the nearest level above each that has one.
 
     Args:
-      owner: of the attention.
-      width: of the model.
+      owners: of the attentions, each with the model's width; the first that a variable is beside gives its role.
       near: path to the dense layers below it, in order, without those of attentions.
     """
-    for block in list(above(owner))[:_BLOCKS]:
-        found = dict(_pairs(block, width, near.get(block, ())))
-        if found:
-            return found
-    return {}
+    roles: dict[str, Role] = {}
+    # Where no block has a feed-forward, as of a mixture of experts, all attentions look at the path that holds the
+    # blocks: it is read once.
+    read: dict[tuple[str, int], dict[str, Role]] = {}
+    for owner, width in owners:
+        for block in itertools.islice(above(owner), _BLOCKS):
+            known = (block, width) in read
+            if not known:
+                read[block, width] = dict(_pairs(block, width, near.get(block, ())))
+            if not read[block, width]:
+                continue
+            if not known:
+                for path, role in read[block, width].items():
+                    roles.setdefault(path, role)
+            break
+    return roles
 
 
 def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
@@ -40,10 +51,14 @@ def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
         if layer.parent and len(layer.shape) == 2:
             blocks.setdefault(layer.parent, []).append(layer)
     found: dict[str, Role] = {}
+    order = {width: index for index, width in enumerate(widths)}
     for block, dense in blocks.items():
-        for width in widths:
+        # Of a width that no layer here leads to there is nothing.
+        near = {layer.shape[1] for layer in dense} & order.keys()
+        for width in sorted(near, key=order.__getitem__):
             wide = [layer for layer in dense if max(layer.shape) > width]
-            found = dict(_pairs(block, width, wide)) | found
+            for path, role in dict(_pairs(block, width, wide)).items():
+                found.setdefault(path, role)
     return found
 
 

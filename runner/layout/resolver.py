@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import re
 from collections.abc import Mapping
 
 from runner.config.schema import LayoutConfig
 from runner.errors import ConfigError, refuse
 from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Catch, Placement, alike_once, catch, model_axes, show
+from runner.layout.rules import Catch, Placement, RuleTable, alike_once, catch, model_axes, show
 from runner.layout.specs import Shape
 
 LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
@@ -41,9 +41,9 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
       ConfigError: a spec of another rank, a dim that the axis does not divide, or a rule that catches nothing; the
         first of them in words, and how many more there are.
     """
-    rules = expand(config, variables, axes).rules
+    table = RuleTable(expand(config, variables, axes).rules)
     structure = transformers.read(variables)
-    caught = {path: catch(rules, path, shape, axes, structure) for path, shape in variables.items()}
+    caught = {path: catch(table, path, shape, axes, structure) for path, shape in variables.items()}
     problems = [*_misfits(config, caught), *_idle_rules(config, caught)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -71,11 +71,12 @@ def _misfits(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[ConfigEr
 def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[ConfigError]:
     """Words each rule that is not optional and catches nothing: it matches nothing, or earlier ones shadow it."""
     used = {each.placement.rule for each in caught.values()}
+    table = RuleTable(config.rules)
     found = []
     for index, rule in enumerate(config.rules):
         if index in used or rule.optional:
             continue
-        matched = [path for path in caught if re.fullmatch(rule.match, path)]
+        matched = table.matched(index, caught)
         if rule.transformer is not None:
             why = "no attention, feed-forward or vocabulary is known by paths and shapes, or earlier rules caught it"
             mend = "mark it optional: true, or write rules with spec"
@@ -85,7 +86,7 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
             why = f"earlier rules catch all that it matches: {names}"
             mend = "move it up or drop it"
         else:
-            why = f"variables are {_names(list(caught))}"
+            why = f"variables are {_names(caught)}"
             mend = "mend its match, drop it or mark it optional: true"
         found.append(
             refuse(f"layout.rules[{index}].match", rule.match, allowed=f"it catches no variable ({why})", mend=mend)
@@ -93,9 +94,9 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
     return found
 
 
-def _names(paths: list[str], most: int = 12) -> str:
+def _names(paths: Mapping[str, object], most: int = 12) -> str:
     rest = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(paths[:most]) + rest
+    return ", ".join(itertools.islice(paths, most)) + rest
 
 
 def lint(
@@ -166,8 +167,11 @@ def _advice(placement: Placement, free: Mapping[str, int]) -> str:
 
 def _split_nothing(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
     found = []
+    by_rule: dict[int | None, list[Placement]] = {}
+    for placement in placed.values():
+        by_rule.setdefault(placement.rule, []).append(placement)
     for index, rule in enumerate(config.rules):
-        mine = [placement for placement in placed.values() if placement.rule == index]
+        mine = by_rule.get(index, [])
         if rule.shard is not None and mine and not any(any(placement.spec) for placement in mine):
             found.append(
                 f"layout.rules[{index}] splits none of the {len(mine)} variables that it catches: each has fewer than "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.config.schema import LayoutConfig, RuleConfig
@@ -59,13 +60,65 @@ class Catch:
     misfits: tuple[Misfit, ...] = ()
 
 
+# A pattern that only one path matches: characters without a meaning of their own, or escaped punctuation.
+_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^a-zA-Z0-9])*", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+class RuleTable:
+    """The rules of a layout, prepared so that a variable tries only those that can match it.
+
+    The rules that `layout=auto` proposes and writes match one path each. They are looked up by that path, so that
+    placing n variables by n such rules takes n steps. Other patterns are compiled once: `re` itself keeps 512 of them,
+    and compiles all again for each variable where there are more.
+
+    Attributes:
+      rules: in order.
+    """
+
+    def __init__(self, rules: Sequence[RuleConfig]) -> None:
+        """Sorts rules by what they match.
+
+        Args:
+          rules: in order, checked.
+        """
+        self.rules = rules
+        self._literal: dict[str, list[int]] = {}
+        self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        for index, rule in enumerate(rules):
+            path = only_path(rule.match)
+            if path is not None:
+                self._literal.setdefault(path, []).append(index)
+            else:
+                self._patterns.append((index, re.compile(rule.match)))
+
+    def matching(self, path: str) -> Iterator[int]:
+        """Yields the indexes of the rules that match a whole path, in order."""
+        by_pattern = (index for index, pattern in self._patterns if pattern.fullmatch(path))
+        return heapq.merge(self._literal.get(path, ()), by_pattern)
+
+    def matched(self, index: int, paths: Mapping[str, object]) -> list[str]:
+        """Returns those of some paths that a rule matches, in their order."""
+        match = self.rules[index].match
+        only = only_path(match)
+        if only is not None:
+            return [only] if only in paths else []
+        pattern = re.compile(match)
+        return [path for path in paths if pattern.fullmatch(path)]
+
+
+def only_path(match: str) -> str | None:
+    """Returns the one path that a pattern matches; None where it may match others."""
+    return _ESCAPED.sub(r"\1", match) if _LITERAL.fullmatch(match) else None
+
+
 def catch(
-    rules: Sequence[RuleConfig], path: str, shape: Shape, axes: Mapping[str, int], structure: Structure | None = None
+    table: RuleTable, path: str, shape: Shape, axes: Mapping[str, int], structure: Structure | None = None
 ) -> Catch:
     """Finds the first rule that matches a variable's whole path and does not pass it on.
 
     Args:
-      rules: in order, checked.
+      table: of the rules in order, checked.
       path: canonical path.
       shape: the whole variable's.
       axes: mesh axis to size.
@@ -75,9 +128,8 @@ def catch(
       The placement; whole where no rule catches the variable, or where the one that does misfits.
     """
     passed: list[str] = []
-    for index, rule in enumerate(rules):
-        if not re.fullmatch(rule.match, path):
-            continue
+    for index in table.matching(path):
+        rule = table.rules[index]
         if rule.transformer is not None:
             role = structure.roles.get(path) if structure else None
             if role is None or (rule.transformer == EXPERTS and role.experts is None):

@@ -55,8 +55,7 @@ def read(variables: Mapping[str, Shape]) -> Structure:
     roles |= experts(seen, widths or norms)
     free = [layer for layer in every if layer.kernel not in roles and len(layer.shape) == 2]
     near = _by_place(free, owners)
-    for each in found:
-        roles = beside(each.owner, each.width, near) | roles
+    roles = beside(((each.owner, each.width) for each in found), near) | roles
     roles = alone([layer for layer in free if layer.kernel not in roles], widths | norms) | roles
     if found or roles:
         roles |= _vocabulary(seen, [layer for layer in free if layer.kernel not in roles])

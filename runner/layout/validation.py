@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from runner.config import search_path
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError, did_you_mean, refuse
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis
-from runner.layout.rules import mend_divisibility, show
+from runner.layout.rules import mend_divisibility, only_path, show
 from runner.layout.transformers import EXPERTS
 
 if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
 # Records of before name it whatever the dataset's target is called.
 _RECORDED = "label"
 _ONE_OF = "spec, shard and transformer"
+_EVERYTHING = (".*", ".+")  # as a rule's match
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
@@ -31,11 +32,16 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         spec names twice, tokens split over an axis that splits something else, a pattern that does not compile, a rule
         that an earlier one leaves nothing, or inputs of another rank.
     """
+    # The rules before, by match, that may shadow one of the same match; and the first that catches every variable.
+    same: dict[str, list[int]] = {}
     for index, rule in enumerate(config.rules):
         key = f"layout.rules[{index}]"
         _check_match(key, rule)
         _check_split(key, rule, axes)
-        _check_reached(key, rule, config.rules[:index])
+        _check_reached(key, rule, [*same.get("", ()), *same.get(rule.match, ())], config.rules)
+        if rule.transformer is None:  # it passes on what is no part of a transformer
+            catches_all = rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
+            same.setdefault("" if catches_all else rule.match, []).append(index)
     _check_inputs_form(config, axes)
     if config.sequence is not None:
         _check_sequence(config, config.sequence, axes)
@@ -157,6 +163,8 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
 def _check_match(key: str, rule: RuleConfig) -> None:
     if not rule.match:
         raise refuse(f"{key}.match", "''", allowed="a regular expression", mend="write match: 'd1/kernel'")
+    if only_path(rule.match) is not None:
+        return
     try:
         re.compile(rule.match)
     except re.error as error:
@@ -198,15 +206,21 @@ def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
             raise _no_axis(f"{key}.{name}", axis, axis, axes)
 
 
-def _check_reached(key: str, rule: RuleConfig, earlier: Sequence[RuleConfig]) -> None:
-    """Refuses a rule to which nothing can come, whatever the variables are."""
-    for index, before in enumerate(earlier):
-        if before.transformer is not None:  # it passes on what is no part of a transformer
-            continue
+def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Sequence[RuleConfig]) -> None:
+    """Refuses a rule to which nothing can come, whatever the variables are.
+
+    Args:
+      key: of the rule.
+      rule: to check.
+      earlier: indexes of the rules before it that have its match or catch every variable.
+      rules: all.
+    """
+    for index in sorted(earlier):
+        before = rules[index]
         keeps = before.shard is not None or not before.optional or before.spec == rule.spec
         if before.match == rule.match and keeps:
             what = "has the same match"
-        elif before.match in (".*", ".+") and (before.shard is not None or not before.optional):
+        elif before.match in _EVERYTHING and (before.shard is not None or not before.optional):
             what = f"catches every variable ({before.match})"
         else:
             continue

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
+from runner.layout.roles import above
 
 _PRODUCT = 2  # a multiplication and an addition
 
@@ -39,6 +40,7 @@ class PlacedModel:
     inputs: Mapping[str, Spec]
     width: Mapping[str, int]
     whole: Collection[str] = ()
+    _leads: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
     def data_axes(self) -> set[str]:
@@ -70,12 +72,20 @@ class PlacedModel:
         """Returns those that multiply the layer's inputs."""
         return _kernels(self.variables(layer))
 
+    @functools.cached_property
+    def _inside(self) -> dict[str, list[Placement]]:
+        """Path to the kernels below it whose own layers have no known output."""
+        found: dict[str, list[Placement]] = {}
+        for name, held in self._of_layer.items():
+            if name not in self.by_layer:
+                kernels = _kernels(held)
+                for owner in above(name):
+                    found.setdefault(owner, []).extend(kernels)
+        return found
+
     def inner_kernels(self, layer: str) -> list[Placement]:
         """Returns those of the layers inside a layer that is known as one, as a stock attention's projections."""
-        inside = (each for name, each in self._of_layer.items() if name.startswith(f"{layer}/"))
-        return [
-            held for each in inside for held in _kernels(each) if held.path.rpartition("/")[0] not in self.by_layer
-        ]
+        return self._inside.get(layer, [])
 
     def used_spec(self, held: Placement) -> Spec:
         """Returns how a variable is split where layers use it: whole over data axes, in parts over others."""
@@ -93,39 +103,65 @@ class PlacedModel:
         """Returns a spec with null for each axis that does not divide its dim."""
         return tuple(a if a and dim % self.axes[a] == 0 else None for dim, a in zip(shape, spec, strict=True))
 
-    def line(self, output: LayerOutput) -> Iterator[LayerOutput]:
-        """Yields an output, what its layer takes first, what that is made of, and so on, as far as that is known."""
-        seen = set[str]()
-        while True:
-            yield output
+    def followed(self, output: LayerOutput, ends: Callable[[LayerOutput], bool], question: str) -> LayerOutput:
+        """Follows an output to what its layer takes first, what that is made of, and so on.
+
+        Args:
+          output: where to begin.
+          ends: whether a layer's output is the last to be followed.
+          question: a name for `ends`. Where a layer's first output leads is remembered under it, so that following
+            all outputs of a deep model takes as many steps as it has layers.
+
+        Returns:
+          The first that ends, or the last of which it is known what it is made of.
+        """
+        known = self._leads.setdefault(question, {})
+        passed: dict[str, None] = {}
+        while not ends(output):
             before = output.inputs[0].layer if output.inputs else ""
-            if before in seen or before not in self.by_layer:
-                return
-            seen.add(before)
+            if before in known:
+                output = known[before]
+                break
+            if before not in self.by_layer:
+                break
+            if before in passed:
+                # A layer that is called again on what it gave: where that ends depends on where one begins.
+                return output
+            passed[before] = None
             output = self.by_layer[before]
+        known.update(dict.fromkeys(passed, output))
+        return output
 
     def is_trained_before(self, output: LayerOutput) -> bool:
         """Tells whether a layer's inputs depend on trained variables, so that it computes their gradient."""
         if not output.inputs or any(not each.layer for each in output.inputs):  # not known: all but the first layer
-            first = next((each.layer for each in self.outputs if self.kernels(each.layer)), None)
-            return output.layer != first
-        return any(self._trains(each.layer) for each in output.inputs)
+            return output.layer != self._first_kernel
+        return any(each.layer in self._train for each in output.inputs)
 
-    def _trains(self, layer: str) -> bool:
-        seen = set[str]()
-        stack = [layer]
+    @functools.cached_property
+    def _first_kernel(self) -> str | None:
+        """The first layer that has a kernel."""
+        return next((each.layer for each in self.outputs if self.kernels(each.layer)), None)
+
+    @functools.cached_property
+    def _train(self) -> set[str]:
+        """Layers that have trained variables, or that are made of what such layers give."""
+        holders = set[str]()
+        for path in self.trained:
+            if path in self.placements:
+                layer = path.rpartition("/")[0]
+                holders.update((layer, *above(layer)))
+        readers: dict[str, list[str]] = {}
+        for name, output in self.by_layer.items():
+            for taken in output.inputs:
+                readers.setdefault(taken.layer, []).append(name)
+        found = holders & self.by_layer.keys()
+        stack = list(found)
         while stack:
-            name = stack.pop()
-            if name in seen or name not in self.by_layer:
-                continue
-            seen.add(name)
-            inner = [
-                held for each, helds in self._of_layer.items() if f"{each}/".startswith(f"{name}/") for held in helds
-            ]
-            if any(held.path in self.trained for held in inner):
-                return True
-            stack += [each.layer for each in self.by_layer[name].inputs]
-        return False
+            new = set(readers.get(stack.pop(), ())) - found
+            found |= new
+            stack += new
+        return found
 
 
 def _kernels(variables: Iterable[Placement]) -> list[Placement]:
@@ -158,13 +194,17 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
       as of tokens that are made of an image, or of heads that are made of tokens.
     """
     rank = len(output.shape)
-    made = output
-    for made in model.line(output):
-        if len(made.shape) != rank:
-            return None
-        spec = input_of(model, made.inputs[0]) if made.inputs else None
-        if spec is not None:
-            return spec[1:-1] if len(spec) == rank else None
+
+    def ends(made: LayerOutput) -> bool:
+        of_input = bool(made.inputs) and input_of(model, made.inputs[0]) is not None
+        return len(made.shape) != rank or of_input
+
+    made = model.followed(output, ends, f"of rank {rank}")
+    if len(made.shape) != rank:
+        return None
+    spec = input_of(model, made.inputs[0]) if made.inputs else None
+    if spec is not None:
+        return spec[1:-1] if len(spec) == rank else None
     if "Dense" in made.kind or "Attention" in made.kind:
         return None
     # The engine does not tell what the layer takes: an input of the same rank, where there is one.
@@ -173,10 +213,11 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     """Returns how a layer's output is split: columns as its kernel's, all else as its input's."""
-    made = output
-    for made in model.line(output):
-        if model.kernels(made.layer) or not made.inputs or made.inputs[0].shape != made.shape:
-            break
+
+    def ends(made: LayerOutput) -> bool:
+        return bool(model.kernels(made.layer)) or not made.inputs or made.inputs[0].shape != made.shape
+
+    made = model.followed(output, ends, "split")
     spec: list[str | None] = [model.batch_axis, *[None] * (len(made.shape) - 1)]
     spec[1:-1] = inner_spec(model, made) or spec[1:-1]
     for kernel in model.kernels(made.layer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as cautions
 from runner.config.schema import RunConfig
-from runner.engine.base import Collective, CountsCost, Engine, LayerOutput, VariableInfo
+from runner.engine.base import CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
 from runner.layout import mesh
 from runner.layout.inputs import input_specs
 from runner.optim.paths import owner_of
@@ -47,8 +48,15 @@ def make_plan(
     reasons = {proposal.path: proposal.reason for proposal in proposals}
     own = {path: held[path] for path in engine.placements}
     slots = {path: info for path, info in held.items() if path not in own}
+    # Of each variable: what a device holds of its slots, and what a step moves of it.
+    slot_bytes: Counter[str] = Counter()
+    for path, info in slots.items():
+        slot_bytes[owner_of(path)] += info.bytes_per_device
     microbatches = config.trainer.accumulate_steps
     moved = engine.collectives()
+    moved_bytes: Counter[str] = Counter()
+    for each in moved:
+        moved_bytes[each.origin] += each.bytes
     layers = tuple(_layer(model, output, microbatches) for output in model.outputs)
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
@@ -58,7 +66,10 @@ def make_plan(
         engine=config.engine.name,
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(_variable(model, path, info, slots, moved, places, reasons) for path, info in own.items()),
+        variables=tuple(
+            _variable(model, path, info, slot_bytes[path], moved_bytes[path], places, reasons)
+            for path, info in own.items()
+        ),
         layers=layers,
         totals=_totals(model, own, slots, layers, sums=microbatches > 1),
         traffic=traffic(moved, axes, at, crossing),
@@ -103,15 +114,14 @@ def _variable(
     model: estimate.PlacedModel,
     path: str,
     info: VariableInfo,
-    slots: Mapping[str, VariableInfo],
-    moved: Sequence[Collective],
+    slot_bytes: int,
+    moved_bytes: int,
     places: Sequence[str],
     reasons: Mapping[str, str],
 ) -> VariablePlan:
     placement = model.placements[path]
     further = _AUTO if path in reasons else _OF_MODEL
     rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else further
-    own = [each for each in moved if each.origin == path]
     return VariablePlan(
         path=path,
         shape=info.shape,
@@ -121,8 +131,8 @@ def _variable(
         trained=path in model.trained,
         bytes=_whole(info),
         bytes_per_device=info.bytes_per_device,
-        slot_bytes_per_device=sum(s.bytes_per_device for name, s in slots.items() if owner_of(name) == path),
-        moved_bytes=sum(each.bytes for each in own),
+        slot_bytes_per_device=slot_bytes,
+        moved_bytes=moved_bytes,
         passed=placement.passed,
         reason=placement.reason or reasons.get(path, ""),
     )

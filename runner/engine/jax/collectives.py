@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,8 @@ _INSTRUCTION = re.compile(
 )
 _BFLOAT16 = 2  # bytes of an element
 _DEFINITION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = .*op_name=\"([^\"]*)\"")
+# Of one layer: a shape of a part, its dims sorted, or a number of elements -> paths of variables.
+_ByShape = dict[tuple[int, ...] | int, list[str]]
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 
 
@@ -251,29 +254,64 @@ class _Origins:
         for path in placements:
             self._layers.setdefault(path.rpartition("/")[0], []).append(path)
         self._claimed: set[tuple[str, str, str, str]] = set()
+        self._order = {layer: index for index, layer in enumerate(self._layers)}
+        self._named: dict[str, str | None] = {}
+        self._by_shape: dict[tuple[str, bool, str], _ByShape] = {}
+        self._next: Counter[tuple[object, ...]] = Counter()
 
     def of(self, tensor: _Tensor, kind: str, phase: str, axis: str) -> str:
         """Returns a canonical path, or nothing where the name tells none."""
-        scopes = re.sub(r"transpose\(|jvp\(|\)", "", tensor.operation).replace(".", "/")
-        inside = [layer for layer in self._layers if f"/{layer}/" in f"/{scopes}/"]
-        if phase == "update" or not inside:
+        layer = None if phase == "update" else self._layer(tensor.operation)
+        if layer is None:
             return ""
-        layer = max(inside, key=len)
         gathers = kind == "all_gather"
         sums = phase == "backward" and bool(self._data_axes & set(axis.split("+")))
         return (self._variable(layer, tensor, kind, phase, axis) if gathers or sums else None) or layer
 
+    def _layer(self, operation: str) -> str | None:
+        """Returns the layer with the longest path among an operation's scopes; None where there is none.
+
+        Every part of the scopes is looked up: what a deep model has is more layers, not longer scopes.
+        """
+        if operation not in self._named:
+            parts = re.sub(r"transpose\(|jvp\(|\)", "", operation).replace(".", "/").split("/")
+            ends = range(1, len(parts) + 1)
+            within = ("/".join(parts[start:end]) for end in ends for start in range(end))
+            inside = {path for path in within if path in self._order}
+            self._named[operation] = max(inside, key=lambda path: (len(path), -self._order[path]), default=None)
+        return self._named[operation]
+
     def _variable(self, layer: str, tensor: _Tensor, kind: str, phase: str, axis: str) -> str | None:
         """Returns the layer's variable of the tensor's shape, transposed or not, else of as many elements."""
-        known = [path for path in self._layers[layer] if kind == "all_gather" or path in self._trainable]
-        shapes = {path: self._shapes(path, axis.split("+")) for path in known}
-        fits = [path for path in known if sorted(tensor.shape) in shapes[path]]
-        fits = fits or [path for path in known if math.prod(tensor.shape) in map(math.prod, shapes[path])]
-        for path in fits:
+        gathers = kind == "all_gather"
+        if (layer, gathers, axis) not in self._by_shape:
+            self._by_shape[layer, gathers, axis] = self._sort(layer, axis, gathers=gathers)
+        variables = self._by_shape[layer, gathers, axis]
+        shape: tuple[int, ...] | int = tuple(sorted(tensor.shape))
+        if shape not in variables:
+            shape = math.prod(tensor.shape)
+        fits = variables.get(shape, [])
+        # What is claimed stays so: the next search begins where this one ends.
+        place = (layer, kind, phase, axis, shape)
+        while self._next[place] < len(fits):
+            path = fits[self._next[place]]
+            self._next[place] += 1
             if (kind, phase, axis, path) not in self._claimed:
                 self._claimed.add((kind, phase, axis, path))
                 return path
         return None
+
+    def _sort(self, layer: str, axis: str, *, gathers: bool) -> _ByShape:
+        """Returns a layer's variables that a collective may serve, by their shapes and by their elements."""
+        found: _ByShape = {}
+        for path in self._layers[layer]:
+            if not gathers and path not in self._trainable:
+                continue
+            shapes = [tuple(shape) for shape in self._shapes(path, axis.split("+"))]
+            keys: list[tuple[int, ...] | int] = [*shapes, *map(math.prod, shapes)]
+            for key in dict.fromkeys(keys):
+                found.setdefault(key, []).append(path)
+        return found
 
     def _shapes(self, path: str, used: Sequence[str]) -> list[list[int]]:
         """Returns a device's shard, as it is and with the collective's axes put together, dims sorted."""

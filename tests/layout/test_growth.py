@@ -1,0 +1,21 @@
+"""What layouts and plans cost grows as the number of variables does; the campaign `growth` goes further."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.campaign.growth_base import Dimension
+from tests.campaign.growth_layouts import DIMENSIONS
+
+# Beyond 512, for `re` keeps so many patterns.
+_SIZES = (150, 1200)
+# Costs that are linear came to 1.1 at most on two busy cores; each that was not came to 1.38 and more.
+_MOST = 1.3
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS, ids=lambda dimension: dimension.name.replace(" ", "_"))
+def test_a_cost_grows_about_as_the_number_of_variables_does(dimension: Dimension) -> None:
+    small, large = (dimension.measure(size) for size in _SIZES)
+    assert math.log(large / small) / math.log(_SIZES[1] / _SIZES[0]) < _MOST, (small, large)
