@@ -31,6 +31,8 @@ class PlacedModel:
       inputs: name of what the model takes -> its spec, the examples' dim first.
       width: bytes of one number of a variable in use, by path.
       whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
+      experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token.
+      tokens: how many tokens a row has, and the axis that splits them; None: no axis does.
     """
 
     placements: Mapping[str, Placement]
@@ -40,6 +42,8 @@ class PlacedModel:
     inputs: Mapping[str, Spec]
     width: Mapping[str, int]
     whole: Collection[str] = ()
+    experts: Collection[str] = ()
+    tokens: tuple[int, str] | None = None
     _leads: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
@@ -223,6 +227,9 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     for kernel in model.kernels(made.layer):
         count = features(made, kernel)
         spec[-count:] = model.used_spec(kernel)[-count:]
+    # Layers keep the dim of tokens, whatever they make of the others: of vectors heads, and vectors of these.
+    if model.tokens is not None and len(spec) > 2 and made.shape[1] == model.tokens[0]:
+        spec[1] = model.tokens[1]
     return model.fitting(made.shape, spec)
 
 
@@ -236,12 +243,12 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
 
     Two an entry of a kernel and a position of the output (a multiplication and an addition), for the output, for the
     kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalisation and
-    additions are left out.
+    additions are left out. Of a mixture every expert computes every token, as KerasHub's do.
     """
-    if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
-        return 0  # not by examples: a table that the layer hands on
     products = 3 if model.is_trained_before(output) else 2
-    total = 0
+    total = products * _experts(model, output)
+    if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
+        return total  # not by examples: a table that the layer hands on
     for kernel in model.kernels(output.layer):
         count = features(output, kernel)
         split = output_spec(model, output)[:1] if kernel.path in model.whole else output_spec(model, output)[:-count]
@@ -253,26 +260,48 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     return total + products * _tied(model, output) + _attention(model, output, inner)
 
 
-def _tied(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the operations of one product with a table that another layer gives, as of a head tied to embeddings.
+def _experts(model: PlacedModel, output: LayerOutput) -> int:
+    """Returns the operations of one product of every token with each of a layer's kernels of experts."""
+    kernels = [held for held in model.variables(output.layer) if held.path in model.experts]
+    if not kernels or not output.inputs:
+        return 0
+    # Rows of tokens, or all tokens of a batch in one dim.
+    tokens = math.prod(output.inputs[0].shape[:-1]) // model.shards([model.batch_axis, (model.tokens or (0, None))[1]])
+    return sum(_PRODUCT * math.prod(model.used_shape(kernel)) * tokens for kernel in kernels)
 
-    Of a layer without variables that takes tokens (batch, tokens, dim) and a table (vocabulary, dim).
+
+def _tied(model: PlacedModel, output: LayerOutput) -> int:
+    """Returns the operations of one product with a table, as of a head tied to embeddings.
+
+    Of a layer that takes tokens (batch, tokens, dim) and gives logits by its own table (vocabulary, dim) or (dim,
+    vocabulary); or of one without variables that takes the table of another layer too.
     """
+    if len(output.inputs) == 1 and len(output.inputs[0].shape) == len(output.shape) == 3:
+        sizes = {output.inputs[0].shape[-1], output.shape[-1]}
+        tables = (held for held in model.variables(output.layer) if "embeddings" in held.path.rpartition("/")[2])
+        fitting = [held for held in tables if len(held.shape) == 2 and set(held.shape) == sizes]
+        # Of two, as of one to look up and one to go back by, the second.
+        return _PRODUCT * math.prod(model.used_shape(fitting[-1])) * _positions(model, output) if fitting else 0
     if [len(taken.shape) for taken in output.inputs] != [3, 2] or model.variables(output.layer):
         return 0
     x, table = output.inputs
     held = next((each for each in model.variables(table.layer) if each.shape == table.shape), None)
     if held is None or len(output.shape) != len(x.shape):
         return 0
-    positions = math.prod(x.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
-    return _PRODUCT * math.prod(model.used_shape(held)) * positions
+    return _PRODUCT * math.prod(model.used_shape(held)) * _positions(model, output)
+
+
+def _positions(model: PlacedModel, output: LayerOutput) -> int:
+    """Returns how many vectors of an output one device computes."""
+    return math.prod(output.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
 
 
 def _attention(model: PlacedModel, output: LayerOutput, inner: Sequence[Placement]) -> int:
     """Returns the operations of scores and of their product with the values, forward and both gradients.
 
     Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), and perhaps documents (batch,
-    tokens); of a stock attention layer; of a block that holds an attention, or a stack of such, (depth, ...), scanned.
+    tokens); of a stock attention layer, whose projections are known as layers of their own or not; of a block that
+    holds an attention, or a stack of such, (depth, ...), scanned.
     """
     shapes = [taken.shape for taken in output.inputs if len(taken.shape) != 2]
     depth = 1
@@ -283,7 +312,12 @@ def _attention(model: PlacedModel, output: LayerOutput, inner: Sequence[Placemen
         keys = shapes[-1][1]
         heads, size = held.shape[-2:]
         depth = math.prod(held.shape[:-3])
-        devices = model.shards(output_spec(model, output)[:1]) * model.shards(model.used_spec(held))
+        devices = model.shards(output_spec(model, output)[:2]) * model.shards(model.used_spec(held))
+    elif shapes and "Attention" in output.kind and (made := model.by_layer.get(f"{output.layer}/query")):
+        if len(made.shape) != 4:
+            return 0
+        key = model.by_layer.get(f"{output.layer}/key", made)
+        (_, queries, heads, size), keys, devices = made.shape, key.shape[1], model.shards(output_spec(model, made))
     else:
         return 0
     return depth * 2 * 3 * _PRODUCT * output.shape[0] * heads * queries * keys * size // devices

@@ -12,7 +12,8 @@ from runner import layout
 from runner.checks import warnings as cautions
 from runner.config.schema import RunConfig
 from runner.engine.base import CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
-from runner.layout import mesh
+from runner.layout import mesh, transformers
+from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
 from runner.optim.paths import owner_of
 from runner.plan import estimate
@@ -96,6 +97,10 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     """
     held = engine.variables()
     arrays = input_specs(config.layout, data.arrays, config.mesh.axes)
+    roles = transformers.read({path: placement.shape for path, placement in engine.placements.items()}).roles
+    rows = [data.arrays[name] for name in data.task.input_names if SEQUENCE in data.arrays[name].dims]
+    split = config.layout.sequence is not None and config.mesh.axes[config.layout.sequence] > 1
+    length = next((row.shape[row.dims.index(SEQUENCE)] for row in rows), None)
     width = {path: np.dtype(held[path].dtype).itemsize for path in engine.placements}
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
@@ -107,6 +112,8 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         inputs={name: arrays[name] for name in data.task.input_names},
         width=width,
         whole=engine.used_whole(),
+        experts={path for path, role in roles.items() if role.experts is not None and len(held[path].shape) == 3},
+        tokens=(length, config.layout.sequence) if split and length and config.layout.sequence else None,
     )
 
 

@@ -220,7 +220,8 @@ def main() -> None:
         if case.fused:
             from runner.engine.jax.layers import chunked_loss
 
-            chunked_loss.MOST_BYTES["cpu"] = BATCH * TOKENS * UNITS * 2  # two chunks of a whole batch
+            # Two chunks of what one device of eight has of a whole batch, and more where fewer parts split it.
+            chunked_loss.MOST_BYTES["cpu"] = BATCH * TOKENS * UNITS * 4 // 16
         found, first = on_mesh(engine, case)
         begun = begun or first
         arrays |= {f"{name}:{key}": value for key, value in found.items()}

@@ -222,3 +222,49 @@ def test_an_input_goes_by_its_name_and_its_dims_stay_split_while_the_rank_does()
         ("batch", None),
         ("batch", None),
     ]
+
+
+def of_tokens(axes: dict[str, int], split: str | None, **variables: tuple[int, ...]) -> estimate.PlacedModel:
+    """Returns a model of 4 rows of 8 tokens whose variables are of the layer `x`, experts over the axis `experts`."""
+    specs = {name: ("experts", None, None) if len(shape) == 3 else (None, None) for name, shape in variables.items()}
+    placements = {f"x/{name}": Placement(f"x/{name}", shape, specs[name], None) for name, shape in variables.items()}
+    placements["first/kernel"] = Placement("first/kernel", (2, 2), (None, None), None)
+    return estimate.PlacedModel(
+        placements,
+        set(placements),
+        [LayerOutput("first", "Dense", (4, 8, 16), "float32")],
+        axes,
+        {"tokens": ("batch", split)},
+        dict.fromkeys(placements, 4),
+        experts={path for path, placement in placements.items() if len(placement.shape) == 3},
+        tokens=(8, split) if split else None,
+    )
+
+
+def test_an_axis_that_splits_tokens_shares_the_work_of_layers_heads_and_attention_out() -> None:
+    whole, split = (of_tokens({"batch": 2, "sequence": 4}, axis, kernel=(16, 32)) for axis in (None, "sequence"))
+    heads = tuple(LayerInput("first", (4, 8, 2, 8)) for _ in range(3))
+    outputs = [
+        LayerOutput("x", "Dense", (4, 8, 32), "float32", (LayerInput("first", (4, 8, 16)),)),
+        LayerOutput("mix", "Mix", (4, 8, 2, 8), "float32", heads),
+    ]
+    for output in outputs:
+        assert estimate.output_spec(split, output)[:2] == ("batch", "sequence")
+        assert estimate.flops(split, output) == estimate.flops(whole, output) // 4 > 0
+
+
+def test_every_expert_of_a_mixture_computes_every_token_and_an_axis_shares_them_out() -> None:
+    # KerasHub's take all tokens of a batch in one dim.
+    output = LayerOutput("x", "ExpertBank", (4, 32, 16), "float32", (LayerInput("first", (32, 16)),))
+    sizes = {"up": (4, 16, 24), "down": (4, 24, 16)}
+    product = 2 * 4 * 16 * 24 * 32
+    assert estimate.flops(of_tokens({"batch": 1, "experts": 1}, None, **sizes), output) == 3 * 2 * product
+    assert estimate.flops(of_tokens({"batch": 2, "experts": 4}, None, **sizes), output) == 3 * 2 * product // 8
+
+
+def test_a_table_that_gives_logits_is_a_product() -> None:
+    model = of_tokens({"batch": 2}, None, embeddings=(100, 16))
+    logits = LayerOutput("x", "ReversibleEmbedding", (4, 8, 100), "float32", (LayerInput("first", (4, 8, 16)),))
+    vectors = LayerOutput("x", "ReversibleEmbedding", (4, 8, 16), "float32", (LayerInput("tokens", (4, 8)),))
+    assert estimate.flops(model, logits) == 3 * 2 * 16 * 100 * 32 // 2
+    assert estimate.flops(model, vectors) == 0

@@ -42,12 +42,14 @@ from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_i
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Arrays, Shardings, Step, Weights
 from runner.errors import EngineError
-from runner.layout import Spec
+from runner.layout import Spec, transformers
 from runner.layout import mesh as runner_mesh
+from runner.layout.axes import data_axes
 from runner.optim import rules
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
+from runner.task.language_model import HIDDEN
 
 T = TypeVar("T")
 
@@ -147,7 +149,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._data.task,
             self._total_steps,
             self._randomness(),
-            Shardings(self._tree.shardings, self._lies, self._lie_stacked[WEIGHT]),
+            Shardings(self._tree.shardings, self._lies, self._lie_stacked[WEIGHT], self._gathered_for_logits()),
             spread_over(self._mesh) if self._copies_images() else None,
             self._batch_parts(),
             self._token_parts(),
@@ -181,7 +183,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         return Parts(self._axes[axis], self._gathered) if axis and self._whole_examples else None
 
     def _token_parts(self) -> TokenParts:
-        """Returns how the mesh splits examples, and tokens along the first dim of the first input."""
+        """Returns how the mesh splits examples, tokens along the first dim of the first input, and logits."""
         spec = self._array_specs[self._data.task.input_names[0]]
         batch, sequence = (*spec, None)[:2]
 
@@ -191,7 +193,43 @@ class JaxEngine(MeshEngine[jax.Array]):
             return jax.lax.with_sharding_constraint(array, self._sharding((*[free] * at, batch, sequence, *rest)))
 
         examples, tokens = (self._axes[axis] if axis else 1 for axis in (batch, sequence))
-        return TokenParts(examples, tokens, held)
+        return TokenParts(examples, tokens, held, self._vocabulary_parts())
+
+    def _gathered_for_logits(self) -> dict[int, NamedSharding]:
+        """Returns how tables and heads of the vocabulary lie when logits are made of them, of those split twice.
+
+        Of a head (D, V) with D stored over `batch` and V over `model` XLA else leaves D in parts, gathers the examples
+        instead and sums whole logits over `batch`, which are the largest array of the step. A loss in chunks holds the
+        head in place by itself; of a head that is split once XLA gathers the head.
+        """
+        made = getattr(self._model, "output", None) if private.is_functional(self._model) else None
+        if isinstance(made, Mapping) and HIDDEN in made:
+            return {}
+        splits = data_axes(self._config.layout, self._axes)
+        shapes = {path: placement.shape for path, placement in self.placements.items()}
+        roles = transformers.read(shapes).roles
+        found = {}
+        for index, path in enumerate(self._trainable):
+            role = roles.get(path)
+            spec = self.placements[path].spec
+            used = {axis for axis in spec if axis is not None and self._axes[axis] > 1}
+            if role is not None and role.noun == transformers.VOCABULARY and used & splits and used - splits:
+                found[index] = self._sharding(tuple(None if axis in splits else axis for axis in spec))
+        return found
+
+    def _vocabulary_parts(self) -> int:
+        """Returns in how many parts the mesh splits the logits of a token, by the tables and heads of the vocabulary.
+
+        The least, where these differ: which of them makes the logits is the model's business.
+        """
+        shapes = {path: placement.shape for path, placement in self.placements.items()}
+        splits = data_axes(self._config.layout, self._axes)
+        parts = []
+        for path, role in transformers.read(shapes).roles.items():
+            if role.noun == transformers.VOCABULARY and role.dim is not None and not role.adapter:
+                axis = self.placements[path].spec[role.dim]
+                parts.append(self._axes[axis] if axis is not None and axis not in splits else 1)
+        return min(parts, default=1)
 
     def _gathered(self, array: jax.Array) -> jax.Array:
         """Holds a traced array to be whole along its first dim; nothing is said of the others."""

@@ -6,7 +6,7 @@ Shapes: K rounds a call, each over one micro-batch; B its examples.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -51,11 +51,13 @@ class Shardings:
       state: of the step's state.
       arrays: of a micro-batch's arrays, of `row` and of `weight`, by name.
       sums: of numbers a call's examples, (K, B).
+      gathered: of trainable variables that the step gathers before the model uses them, by their index.
     """
 
     state: State[NamedSharding]
     arrays: Mapping[str, NamedSharding]
     sums: NamedSharding
+    gathered: Mapping[int, NamedSharding] = field(default_factory=dict)
 
 
 class Step:
@@ -146,12 +148,15 @@ class Step:
         Each part is rounded where it lies: what is gathered is what is used.
         """
         held = zip(trainable, self._variables, self._shardings.state.trainable, strict=True)
-        return [
+        found = [
             value
             if value.dtype == variable.dtype
             else lax.with_sharding_constraint(rounded(value, variable.dtype), sharding)
             for value, variable, sharding in held
         ]
+        for index, sharding in self._shardings.gathered.items():
+            found[index] = lax.with_sharding_constraint(found[index], sharding)
+        return found
 
     def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
         with exact_kernel_gradients(self._spread), exact_row_gradients():

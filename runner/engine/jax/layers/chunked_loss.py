@@ -21,7 +21,7 @@ from jax import lax
 from runner.task import token_losses
 from runner.task.namespace import Namespace
 
-# Of a chunk's logits, in all its parts and float32. On two cores a chunk that the cache holds takes a third of the
+# Of one device's part of a chunk's logits, in float32. On two cores a chunk that the cache holds takes a third of the
 # time of the whole: 214 ms for 588, of 2,048 tokens of 128 features and 8,192 logits each.
 MOST_BYTES = {"cpu": 1 << 23}
 _MOST_BYTES = 1 << 28  # of other devices
@@ -39,12 +39,14 @@ class TokenParts:
     Attributes:
       examples: in how many parts, along the examples.
       sequence: likewise along an example's tokens.
+      vocabulary: in how many parts it splits each token's logits.
       held: holds an array to have its dims `at` and `at + 1`, of those sizes, on the axes that split the tokens.
     """
 
     examples: int
     sequence: int
     held: Held
+    vocabulary: int = 1
 
 
 WHOLE = TokenParts(1, 1, lambda array, _: array)
@@ -73,13 +75,13 @@ def chunked(
       bias: (V,); None: none.
       label: int32 (B, T).
       weight: float32 (B, T), 0 of what counts for nothing.
-      most_bytes: of a chunk's logits; null: as `MOST_BYTES` has it of the devices.
+      most_bytes: of a chunk's logits on one device; null: as `MOST_BYTES` has it of the devices.
     """
     (examples, tokens, features), vocabulary = hidden.shape, head.shape[-1]
     p = parts.examples
     s = parts.sequence
     most = most_bytes or MOST_BYTES.get(jax.default_backend(), _MOST_BYTES)
-    chunks = _chunks(examples * tokens * vocabulary * 4, tokens // s, most)
+    chunks = chunk_count(parts, examples, tokens, vocabulary, most)
     if chunks == 1 and p * s > 1:  # the check of the factors below communicates
         logits = _wide_product(hidden, head.astype(hidden.dtype))
         return token_losses.of_logits(ops, logits if bias is None else logits + bias.astype(logits.dtype), label)
@@ -121,9 +123,22 @@ def _wide_backward(read: Pair, gradient: jax.Array) -> Pair:
 _wide_product.defvjp(_wide_forward, _wide_backward)
 
 
-def _chunks(size: int, tokens: int, most_bytes: int) -> int:
-    """Returns the least number of equal parts of a row's tokens with at most so many bytes each."""
-    return next((n for n in range(1, tokens + 1) if tokens % n == 0 and size <= n * most_bytes), tokens)
+def chunk_count(parts: TokenParts, examples: int, tokens: int, vocabulary: int, most_bytes: int) -> int:
+    """Returns the least number of equal parts of a row's tokens with logits of at most so many bytes on a device.
+
+    A mesh of more devices takes a larger batch in as many chunks, each of which costs the collectives of a product
+    with the head.
+
+    Args:
+      parts: of the mesh.
+      examples: of all devices, in a micro-batch.
+      tokens: of a row.
+      vocabulary: logits of a token.
+      most_bytes: of the logits of a chunk, float32, on a device.
+    """
+    own = tokens // parts.sequence
+    size = 4 * (examples // parts.examples) * own * -(-vocabulary // parts.vocabulary)
+    return next((n for n in range(1, own + 1) if own % n == 0 and size <= n * most_bytes), own)
 
 
 def _logits(x: jax.Array, head: jax.Array, bias: jax.Array) -> jax.Array:

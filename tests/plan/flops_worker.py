@@ -1,0 +1,40 @@
+"""Runs in a process of its own: prints what a plan estimates of a step's operations, and what XLA counts.
+
+Usage: python -m tests.plan.flops_worker JSON, with JSON {name: [overrides]}; all meshes of eight devices.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import runner
+from runner.data import loading
+from runner.engine import make_engine
+from runner.engine.base import DataSpec
+from runner.plan import estimate
+from runner.plan.command import compile_step, on_cpu
+from runner.plan.make import placed_model
+from runner.task.registry import make_task
+
+
+def counted(overrides: list[str]) -> dict[str, float]:
+    """Returns a device's operations of one step, estimated and of the program, and the program's temporaries."""
+    config = on_cpu(runner.compose(*overrides))
+    data = loading.load_run(config)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    spec = DataSpec(task.arrays, task)
+    engine = make_engine(config, spec, 1, planning=True)
+    engine.build()
+    compile_step(engine, spec, config.dataset.batch_size, 1)
+    model = placed_model(config, engine, spec)
+    program = engine.program_cost()  # type: ignore[attr-defined]
+    return {
+        "estimated": sum(estimate.flops(model, output) for output in model.outputs),
+        "counted": program.flops,
+        "temporaries": program.temporary_bytes,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: counted(overrides) for name, overrides in json.loads(sys.argv[1]).items()}))
