@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
-from runner.model.gpt_options import problem
+from runner.model.gpt_options import problem, scans
 from runner.model.inputs import Inputs
 from runner.model.transformer import Sizes, layers
 
@@ -39,7 +39,7 @@ def build(
     tied: bool = False,
     dropout: float = 0.0,
     remat: str = "none",
-    scan: bool = False,
+    scan: bool | None = None,
     fused_head: bool | None = None,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
@@ -65,7 +65,8 @@ def build(
       dropout: share set to zero of the embedded tokens and of each block's two outputs, while training.
       remat: what the backward pass computes again to save memory, with Keras on JAX: `none`, `full` (each block) or a
         policy of `jax.checkpoint_policies`, as `dots_saveable`.
-      scan: stacks the blocks' variables, (depth, ...), and computes the blocks by a loop, with Keras on JAX.
+      scan: stacks the blocks' variables, (depth, ...), and computes the blocks by a loop, with Keras on JAX; null:
+        from 32 blocks on.
       fused_head: gives what logits are made of, for a loss in chunks; null: where Keras runs on JAX.
 
     Returns:
@@ -110,7 +111,8 @@ def build(
         x = made.PositionEmbedding(max_length or length, name="position_embedding")(x)
     x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
     unrolled = (made.Block(sizes, name=f"block_{index}") for index in range(depth))
-    for block in [made.Blocks(sizes, name="blocks")] if scan else unrolled:
+    scanned = scans(scan, depth, on_jax=on_jax)
+    for block in [made.Blocks(sizes, name="blocks")] if scanned else unrolled:
         x = block(x, **segments)
     x = made.norm(sizes, "norm")(x)
     head = made.Head(outputs.units, tied=tied, fused=fused, name="head")

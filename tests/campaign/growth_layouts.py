@@ -6,7 +6,12 @@ The models are paths and shapes: no framework is imported, and nothing is compil
 from __future__ import annotations
 
 import math
+import os
 import re
+import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -21,6 +26,7 @@ from runner.optim.paths import slot_path
 from runner.plan.make import make_plan
 from tests.campaign.growth_base import Dimension
 from tests.engine import cases
+from tests.forks import ROOT
 from tests.numpy_engine import KnownTask
 
 _AXES = {"batch": 2, "model": 4}
@@ -164,12 +170,30 @@ def origins(count: int) -> float:
     return _seconds(run)
 
 
+def plan_of_depth(depth: int) -> float:
+    """Returns the CPU seconds of `runner.plan` for a transformer of so many blocks on engine jax, start and all."""
+    overrides = [
+        *("dataset=pydoc", "task=language_model", "model=gpt", "engine=jax", "engine.compilation_cache=false"),
+        *("model.dim=32", f"model.depth={depth}", "dataset.batch_size=8", "dataset.sequence_length=32"),
+    ]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "runner.plan", *overrides]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=600)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 # Per power of ten of the size a cost may grow by a fifth more than the size does, which a sort and the memory's caches
 # take; what tries every rule on every variable, or every layer for every collective, grows by the square.
-DIMENSIONS = (
+IN_PROCESS = (
     Dimension("variables under layout=auto", _SIZES, 1.2, proposing),
     Dimension("variables under a few rules", _SIZES, 1.2, a_few_rules),
     Dimension("variables under a rule each", _SIZES, 1.2, a_rule_each),
     Dimension("layers of a plan", _SIZES, 1.2, plan_rows),
     Dimension("collectives of a plan", _SIZES, 1.2, origins),
 )
+# What is measured in processes of their own. Blocks that are scanned are compiled once: only their sizes grow.
+DEEP = (Dimension("blocks of gpt in a plan", (8, 32, 128), 0.5, plan_of_depth),)
+DIMENSIONS = (*IN_PROCESS, *DEEP)

@@ -94,3 +94,19 @@ def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() 
         "model.max_length=8 is refused: at least dataset.sequence_length=16, the tokens of a row; set "
         "model.max_length=16, or leave it out"
     )
+
+
+@pytest.mark.parametrize(
+    ("scan", "depth", "on_jax", "scanned"),
+    [
+        (None, gpt_options.DEEP, True, True),
+        (None, gpt_options.DEEP - 1, True, False),  # paths and initial values as they were
+        (None, gpt_options.DEEP, False, False),
+        (False, 2 * gpt_options.DEEP, True, False),  # as recorded runs have it
+        (True, 1, True, True),
+    ],
+)
+def test_deep_models_are_scanned_where_nothing_is_said(
+    scan: bool | None, depth: int, on_jax: bool, scanned: bool
+) -> None:
+    assert gpt_options.scans(scan, depth, on_jax=on_jax) is scanned
