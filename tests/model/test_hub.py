@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,70 @@ def test_a_preset_that_is_none_is_refused(
     assert "keras_hub" not in sys.modules
 
 
+def preset_of(folder: Path, size: int, tokenizer: str | None) -> str:
+    """Writes what `check` reads of a preset, and returns its folder."""
+    folder.mkdir()
+    content = {"class_name": "GPT2Backbone", "config": {"vocabulary_size": size, "max_sequence_length": 1024}}
+    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "model.weights.h5").touch()
+    if tokenizer is not None:
+        (folder / "tokenizer.json").write_text(json.dumps({"class_name": tokenizer, "config": {}}))
+    return str(folder)
+
+
+OWN = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("size", "own", "tokens", "vocabulary", "said"),
+    [
+        (50257, "GPT2Tokenizer", {}, None, "it gives 256 tokens, but the preset's vocabulary has 50,257"),
+        (50257, "GPT2Tokenizer", {}, 50257, "it gives 256 tokens, but the preset's vocabulary has 50,257"),
+        (50257, None, {"end_token": "|"}, 50257, "it gives 257 tokens, but the preset's vocabulary has 50,257"),
+        (256, "GPT2Tokenizer", {}, None, "it gives the numbers of bytes, but the preset knows the tokens of GPT2Tok"),
+        (50257, "GPT2Tokenizer", {"tokenizer": "bpe"}, 50257, "it trains a vocabulary of its own, and the preset"),
+    ],
+)
+def test_tokens_that_are_not_the_presets_are_refused_with_its_tokenizer_suggested(
+    tmp_path: Path, size: int, own: str | None, tokens: dict[str, Any], vocabulary: int | None, said: str
+) -> None:
+    made = config(preset=preset_of(tmp_path / "preset", size, own))
+    made.dataset = DatasetConfig(name="pydoc", **tokens)
+    made.task.options["vocabulary"] = vocabulary
+    with pytest.raises(ConfigError) as caught:
+        check.check(made)
+    assert said in str(caught.value)
+    assert OWN in str(caught.value)
+    assert f"dataset.tokenizer={tokens.get('tokenizer', 'bytes')} is refused" in str(caught.value)
+    made.dataset = DatasetConfig(name="pydoc", tokenizer="tokenizer.json")
+    check.check(made)
+
+
+def test_a_preset_that_is_fetched_and_has_its_tokenizer_there_refuses_bytes_too() -> None:
+    made = config(preset="gpt2_base_en")
+    made.dataset = DatasetConfig(name="pydoc")
+    with pytest.raises(ConfigError, match="the preset knows the tokens of gpt2_base_en"):
+        check.check(made)
+
+
+@pytest.mark.parametrize(
+    ("size", "own", "vocabulary"), [(256, None, None), (256, "ByteTokenizer", None), (384, None, 384)]
+)
+def test_a_preset_of_bytes_takes_bytes(tmp_path: Path, size: int, own: str | None, vocabulary: int | None) -> None:
+    made = config(preset=preset_of(tmp_path / "preset", size, own))
+    made.dataset = DatasetConfig(name="pydoc")
+    made.task.options["vocabulary"] = vocabulary
+    check.check(made)
+
+
+def test_of_tokens_that_a_preset_does_not_know_the_tokenizer_is_suggested_first() -> None:
+    for units in (50000, 60000):
+        with pytest.raises(
+            ConfigError, match=r"the 50,257 tokens that GPT2Backbone knows; use the preset's tokenizer"
+        ):
+            options.check_vocabulary("GPT2Backbone", 50257, units, tied=True)
+
+
 def test_an_unknown_task_is_refused() -> None:
     made = config(backbone="GPT2Backbone", **GPT2)
     made.model.options["task"] = "CausalML"
@@ -181,8 +246,6 @@ def test_every_backbone_tells_its_keys_without_an_import() -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    import json
-
     command = [sys.executable, "-m", "tests.model.hub_worker", str(tmp_path_factory.mktemp("hub"))]
     done = forks.run(command, library="jax", cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,6 +1,7 @@
 """Writes presets with KerasHub, and holds what a run of one left against it: `python -m tests.run.preset_worker ...`.
 
-`make FOLDER` writes the presets `gpt2` and `bert` and sentences of three classes. `check NAME RANK FOLDER` prints what
+`make FOLDER` writes the presets `gpt2` and `bert` and sentences of three classes, `make_with_tokenizer FOLDER` the
+preset `my_preset`, which has a tokenizer. `check NAME RANK FOLDER` prints what
 differs between the preset FOLDER/NAME and the run's last checkpoint, and between what the exported file answers and
 what KerasHub's own model does with the checkpoint's adapters, as JSON.
 """
@@ -36,6 +37,24 @@ def make(folder: Path) -> None:
     tokens, segments = rng.integers(1, 80, (count, T)), np.ones((count, T), np.int32)
     tokens[:, :4], segments[:, T - 3 :] = (100 + label * 20)[:, None], 0
     np.savez(folder / "sentences.npz", tokens=tokens.astype(np.int32), segments=segments, label=label.astype(np.int32))
+
+
+def make_with_tokenizer(folder: Path) -> None:
+    """Writes the preset `my_preset` of 300 tokens, with a tokenizer as KerasHub writes GPT-2's."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    models: Any = hub.keras_hub.models
+    keras.utils.set_random_seed(3)
+    body = models.GPT2Backbone(**{**SIZES, "vocabulary_size": 300}, max_sequence_length=2 * T)
+    models.GPT2CausalLM(backbone=body, preprocessor=None).save_to_preset(str(folder / "my_preset"))
+    learned = ByteLevelBPETokenizer()
+    learned.train_from_iterator([Path(__file__).read_text() * 20], vocab_size=300, show_progress=False)
+    assets = folder / "my_preset" / "assets" / "tokenizer"
+    assets.mkdir(parents=True)
+    learned.save_model(str(assets))
+    (assets / "vocab.json").rename(assets / "vocabulary.json")
+    kind = {"module": "keras_hub.src.models.gpt2.gpt2_tokenizer", "class_name": "GPT2Tokenizer", "config": {}}
+    (folder / "my_preset" / "tokenizer.json").write_text(json.dumps(kind))
 
 
 def check(name: str, rank: int, folder: Path) -> dict[str, Any]:
@@ -85,5 +104,7 @@ if __name__ == "__main__":
     hub.load()
     if sys.argv[1] == "make":
         make(Path(sys.argv[2]))
+    elif sys.argv[1] == "make_with_tokenizer":
+        make_with_tokenizer(Path(sys.argv[2]))
     else:
         print(json.dumps(check(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))))

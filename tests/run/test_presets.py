@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,33 @@ def test_a_preset_is_fine_tuned_resumed_evaluated_exported_and_loaded_again(
     wanted = trained_of(name, rank, list(last(again)))
     assert wanted - KEY_BIASES <= set(found["moved"]) <= wanted
     assert (again / "exported" / "tokenizer.json").exists() == (name == "gpt2")
+
+
+PAGE = ROOT / "docs" / "keras_hub.md"
+
+
+def test_the_pages_own_fine_tuning_runs_with_a_preset_that_has_a_tokenizer(tmp_path: Path) -> None:
+    start(tmp_path, "tests.run.preset_worker", "make_with_tokenizer", str(tmp_path))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "one.txt").write_text(PAGE.read_text())
+    program = re.search(r"```python tokenizer\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    commands = re.search(r"## Fine-tuning\n\n```sh[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert program is not None
+    assert commands is not None
+    (tmp_path / "tokenizer.py").write_text(program[1])
+    write, train = (shlex.split(line) for line in commands[1].replace("\\\n", " ").strip().splitlines())
+    subprocess.run([sys.executable, *write[1:]], cwd=tmp_path, check=True, timeout=120)
+    assert train[:3] == ["python", "-m", "runner"]
+    small = ["trainer.epochs=1", "trainer.steps_per_epoch=2", "dataset.sequence_length=16", "dataset.batch_size=8"]
+    small += ["dataset.eval_batch_size=8", "trainer.limit_eval_batches=1"]
+    run(tmp_path, "runner", *train[3:], *small)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["eval_loss"] > 0
+    bytes_ = [each for each in train[3:] if not each.startswith("dataset.tokenizer")]
+    command = [sys.executable, "-m", "runner", "tracking=none", *bytes_, "task.vocabulary=300"]
+    done = forks.run(command, library="jax", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
+    assert done.returncode == 2
+    assert "it gives 256 tokens, but the preset's vocabulary has 300; use the preset's tokenizer" in done.stderr
 
 
 def trained_of(name: str, rank: int, paths: list[str]) -> set[str]:

@@ -20,6 +20,8 @@ OWN = (
     "config",
 )  # options of the builder; all others are the class's keys
 _PER_TOKEN = "language_model"
+_OF_BYTES = "ByteTokenizer"  # KerasHub's, whose tokens are bytes
+_PADDED_BYTES = 512  # the most tokens of a vocabulary of bytes that was padded for a mesh axis to divide it
 
 
 def check(config: RunConfig) -> None:
@@ -51,8 +53,11 @@ def check(config: RunConfig) -> None:
     if not isinstance(fused, bool):
         raise refuse("model.fused_head", fused, allowed="true or false", mend="leave it out")
     name = _check_class(config.model, config.task.name == _PER_TOKEN)
-    if name is not None and checks_text.is_text(config.dataset):
-        _check_text(name, config)
+    if checks_text.is_text(config.dataset):
+        if held.get("preset") is not None:
+            _check_tokenizer(held["preset"], config)
+        if name is not None:
+            _check_text(name, config)
 
 
 def _check_word(key: str, held: Mapping[str, Any]) -> None:
@@ -109,6 +114,43 @@ def _check_class(config: ModelConfig, per_token: bool) -> str | None:
     if name is not None:
         _check_keys(name, config, per_token, of_preset=preset is not None)
     return name
+
+
+def _check_tokenizer(value: str, config: RunConfig) -> None:
+    """Refuses tokens that are not those of a preset: their numbers would be looked up in a table of others.
+
+    A preset that has a tokenizer wants that one. Of one without, a vocabulary larger than a padded one of bytes
+    tells that bytes are not it. What `kaggle://...` and the like have is known when they are fetched.
+    """
+    tokenizer = config.dataset.tokenizer or checks_text.BYTES
+    if tokenizer not in (checks_text.BYTES, checks_text.BPE):
+        return
+    size = None
+    if presets.is_folder(value):
+        preset = presets.opened(value)
+        own = preset.tokenizer
+        size = next((preset.config["config"][key] for key in options.SIZES if key in preset.config["config"]), None)
+    elif value.startswith(presets.SCHEMES):
+        return
+    else:
+        own = value  # a preset of KerasHub's own, which all have theirs
+    count = checks_text.bytes_vocabulary(config.dataset)
+    if own == _OF_BYTES and tokenizer == checks_text.BYTES:
+        return
+    if own is None and (count is None or not isinstance(size, int) or size <= _PADDED_BYTES):
+        return
+    if count is None:
+        allowed = f"it trains a vocabulary of its own, and the preset knows the tokens of {own}"
+    elif isinstance(size, int) and size != count:
+        allowed = f"it gives {count} tokens, but the preset's vocabulary has {size:,}"
+    else:
+        allowed = f"it gives the numbers of bytes, but the preset knows the tokens of {own}"
+    raise refuse(
+        "dataset.tokenizer",
+        tokenizer,
+        allowed=allowed,
+        mend="use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)",
+    )
 
 
 def _check_text(name: str, config: RunConfig) -> None:

@@ -62,9 +62,12 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str |
       ConfigError: they differ.
     """
     if size < units or (tied and size > units):
-        less = ", and dataset.tokenizer to the model's own tokenizer.json where the dataset has more"
-        mend = f"set task.vocabulary={size}{less if size < units else ''}"
-        if key is not None and size < units:
+        mend = f"set task.vocabulary={size}"
+        if key is None:  # of other tokens than the preset's no vocabulary is right
+            mend = (
+                f"use the preset's tokenizer in dataset.tokenizer; if it has fewer tokens than the model, {mend} too"
+            )
+        elif size < units:
             mend = f"set {key}={units}, or leave it out"
         raise refuse("task.vocabulary", units, allowed=f"the {size:,} tokens that {name} knows", mend=mend)
 

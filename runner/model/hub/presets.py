@@ -26,10 +26,13 @@ else:
 KEY = "model.preset"
 CONFIG = "config.json"
 TASK = "task.json"
+TOKENIZER = (
+    "tokenizer.json"  # KerasHub's description of the tokenizer, not the file of this name of the library tokenizers
+)
 WEIGHTS = "model.weights.h5"
 SHARDED = "model.weights.json"
 TASK_WEIGHTS = "task.weights.h5"
-_SCHEMES = ("kaggle://", "hf://", "modelscope://")
+SCHEMES = ("kaggle://", "hf://", "modelscope://")
 _MADE = "set it to a folder that backbone.save_to_preset(folder) wrote"
 _CODE = ("Lambda", "__lambda__", "__typespec__")  # of serialized objects, those that may run what they hold
 _OURS = ("keras", "keras_hub", "builtins")
@@ -53,6 +56,15 @@ class Preset:
     def name(self) -> str:
         """Name of the backbone's class."""
         return str(self.config["class_name"])
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name of the class of the tokenizer that was saved beside the backbone; None where none was."""
+        with suppress(OSError, ValueError, RecursionError):
+            content = json.loads((self.folder / TOKENIZER).read_text())
+            if isinstance(content, dict) and isinstance(content.get("class_name"), str):
+                return str(content["class_name"])
+        return None
 
     def backbone(self, keras: Any, keys: Mapping[str, Any]) -> Any:
         """Returns the backbone, its weights drawn.
@@ -100,7 +112,7 @@ def check(value: str) -> None:
     """
     if is_folder(value):
         _read(value, Path(value).expanduser())
-    elif value.startswith(_SCHEMES):
+    elif value.startswith(SCHEMES):
         return
     elif "/" in value or Path(value).exists():
         raise refuse(KEY, value, allowed="there is no such folder", mend=_MADE)
@@ -125,7 +137,7 @@ def opened(value: str) -> Preset:
 def _fetched(value: str) -> Path:
     known: Any = late("keras_hub.models")
     names = known.Backbone.presets
-    if value not in names and not value.startswith(_SCHEMES):
+    if value not in names and not value.startswith(SCHEMES):
         raise _unknown(value, names)
     utils: Any = late("keras_hub.src.utils.preset_utils")
     try:
