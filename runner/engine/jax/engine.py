@@ -149,7 +149,13 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._data.task,
             self._total_steps,
             self._randomness(),
-            Shardings(self._tree.shardings, self._lies, self._lie_stacked[WEIGHT], self._gathered_for_logits()),
+            Shardings(
+                self._tree.shardings,
+                self._lies,
+                self._lie_stacked[WEIGHT],
+                self._gathered_for_logits(),
+                self._heads_axis(),
+            ),
             spread_over(self._mesh) if self._copies_images() else None,
             self._batch_parts(),
             self._token_parts(),
@@ -194,6 +200,18 @@ class JaxEngine(MeshEngine[jax.Array]):
 
         examples, tokens = (self._axes[axis] if axis else 1 for axis in (batch, sequence))
         return TokenParts(examples, tokens, held, self._vocabulary_parts())
+
+    def _heads_axis(self) -> str | None:
+        """Returns the axis that splits the heads of all attentions alike; None where they are whole or differ."""
+        splits = data_axes(self._config.layout, self._axes)
+        shapes = {path: placement.shape for path, placement in self.placements.items()}
+        found = {
+            self.placements[path].spec[role.dim]
+            for path, role in transformers.read(shapes).roles.items()
+            if "heads" in role.noun and role.dim is not None and not role.adapter
+        }
+        axis = found.pop() if len(found) == 1 else None
+        return axis if axis is not None and axis not in splits else None
 
     def _gathered_for_logits(self) -> dict[int, NamedSharding]:
         """Returns how tables and heads of the vocabulary lie when logits are made of them, of those split twice.

@@ -52,12 +52,14 @@ class Shardings:
       arrays: of a micro-batch's arrays, of `row` and of `weight`, by name.
       sums: of numbers a call's examples, (K, B).
       gathered: of trainable variables that the step gathers before the model uses them, by their index.
+      heads: axis that splits every attention's heads, of queries, keys and values; None: there is none.
     """
 
     state: State[NamedSharding]
     arrays: Mapping[str, NamedSharding]
     sums: NamedSharding
     gathered: Mapping[int, NamedSharding] = field(default_factory=dict)
+    heads: str | None = None
 
 
 class Step:
@@ -102,7 +104,9 @@ class Step:
         ops = namespace.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, token_parts))
         split = token_parts.sequence > 1
-        self._attention = partial(fused_where_alike, shardings.arrays[WEIGHT], splits_tokens=split)
+        self._attention = partial(
+            fused_where_alike, shardings.arrays[WEIGHT], splits_tokens=split, heads_axis=shardings.heads
+        )
         # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
