@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from runner.host import proc
+
 HOST = "runner.host"
 PID = "runner.pid"
 BOOT = "runner.boot"
@@ -172,6 +174,8 @@ def _namespace() -> str:
 
 def _started(pid: int) -> str:
     """Returns when a process started, in ticks since boot; empty where that cannot be seen."""
+    if not proc.is_of_own_namespace():  # the number would be that of another process there
+        return ""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import psutil
 
+from runner.host import proc
 from runner.host.gpus import Gpus
 from runner.processes.team import Team
 from runner.training.history import LogPoints
@@ -54,7 +55,7 @@ class ProcessUsage(Usage):
         self._log = log
         self._every_s = every_s
         self._due = 0.0
-        self._process = psutil.Process()
+        self._process = psutil.Process(proc.own_pid())
         self._measured = 0
         self._gpus = gpus
         self._cpu, self._wall = 0.0, float(self._process.create_time())

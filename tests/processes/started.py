@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.processes.launch import free_port
+from tests.proc import is_there as is_there
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 30.0  # that every end may take
@@ -110,11 +111,3 @@ def until(holds: Callable[[], bool], within: float = WITHIN_S) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it did not come to hold in time"
         time.sleep(0.02)
-
-
-def is_there(pid: int) -> bool:
-    """Tells whether a process lives; one that only waits to be asked how it ended does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -18,6 +18,7 @@ from runner.host.signals import StopRequest
 from runner.sweep.jobs import Job, Ledger, Outcome, outcome_of
 from runner.sweep.process import LOG_FILE, STOP_FILE, Command, JobProcess, run_to_end
 from runner.sweep.schedule import run_jobs
+from tests import proc
 
 
 def test_a_name_says_what_varied_in_as_few_words_as_tell_keys_apart() -> None:
@@ -187,7 +188,7 @@ def test_a_job_ends_with_its_launcher_however_that_ends(tmp_path: Path) -> None:
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
     for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text():
+        if not proc.is_there(pid):
             return
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runner.tracking.hidden import tags_of
-from tests import forks
+from tests import forks, proc
 from tests.stores import store_in
 
 pytestmark = pytest.mark.slow
@@ -151,13 +151,13 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert process.stdout is not None
     wait_for("epoch 3/", tmp_path / "sweep" / "0" / "job.log")
     wait_for("preparing digits", tmp_path / "sweep" / "1" / "job.log")
-    pids = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
+    pids = proc.children_of(process.pid)
     assert len(pids) == 2
     process.send_signal(signal.SIGINT)
     rest = process.stdout.read()
     assert process.wait(60) == 130
     time.sleep(0.1)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if proc.is_there(pid)]
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["killed", "killed", "not run"]
     _, parent, children = runs(tmp_path)
     assert parent.info.status == "KILLED"
