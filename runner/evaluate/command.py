@@ -14,7 +14,6 @@ from runner.data import loading
 from runner.data.augment import Augmented
 from runner.data.base import Dataset, DataSource, Encoding
 from runner.engine import devices, registry
-from runner.engine.base import DataSpec
 from runner.errors import ConfigError, refuse
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored

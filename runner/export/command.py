@@ -19,7 +19,6 @@ from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
 from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine import devices, registry
-from runner.engine.base import DataSpec
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders

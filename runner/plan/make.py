@@ -11,7 +11,7 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as cautions
 from runner.config.schema import RunConfig
-from runner.engine.base import CountsCost, DataSpec, Engine, LayerOutput, VariableInfo
+from runner.engine.base import CountsCost, Engine, LayerOutput, VariableInfo
 from runner.layout import mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs

@@ -6,9 +6,9 @@ import os
 
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import refuse
+from runner.host.commands import command_module
 from runner.layout import mesh
 from runner.processes import place
-from runner.sweep.process import command_module
 
 _STARTS_NOTHING = ("runner.plan", "runner.data")
 _DTENSOR = ("keras_dtensor", "core_dtensor")  # engines whose processes are TensorFlow's servers

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from runner import layout
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.data.base import ArraySpec
-from runner.engine.base import Collective, DataSpec, LayerInput, LayerOutput, VariableInfo
+from runner.engine.base import Collective, LayerInput, LayerOutput, VariableInfo
 from runner.engine.jax.collectives import collectives
 from runner.layout import Placement, auto, validation
 from runner.layout.specs import Shape
 from runner.optim.paths import slot_path
 from runner.plan.make import make_plan
+from runner.task.base import DataSpec
 from tests.campaign.growth_base import Dimension
 from tests.engine import cases
 from tests.forks import ROOT

@@ -18,10 +18,11 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.data.sampler import eval_plan
 from runner.engine import make_engine, registry
-from runner.engine.base import DataSpec, Engine, HostBatches
+from runner.engine.base import Engine, HostBatches
 from runner.errors import ConfigError
 from runner.model import padding
 from runner.task import namespace
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.engine import cases
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from runner.engine import registry
-from runner.engine.base import DataSpec
 from runner.export.check import check
 from runner.export.drawn import drawn_answers
 from runner.export.plain import make_plain
 from runner.export.signature import Served
 from runner.export.write import write_model
 from runner.task import namespace
+from runner.task.base import DataSpec
 from tests.engine import cases
 
 COUNT = 12

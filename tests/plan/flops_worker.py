@@ -11,10 +11,10 @@ import sys
 import runner
 from runner.data import loading
 from runner.engine import make_engine
-from runner.engine.base import DataSpec
 from runner.plan import estimate
 from runner.plan.command import compile_step, on_cpu
 from runner.plan.make import placed_model
+from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
 

@@ -85,7 +85,7 @@ def test_a_damaged_config_leaves_out_its_run_alone_in_one_line(
     printed = capsys.readouterr()
     assert "sound" in printed.out
     assert printed.err.count("\n") == 1
-    assert printed.err.startswith(f"warning: {outputs / 'damaged'} is left out: ")
+    assert printed.err.startswith(f"warning: {outputs / 'damaged' / 'config.yaml'} is left out: ")
 
 
 @pytest.mark.parametrize("damage", ["[1]", "{", '{"eval_loss": 1' + "0" * 400 + "}", "[" * 100_000])
