@@ -24,7 +24,7 @@ from runner.engine.common import MeshEngine
 from runner.engine.dtensor import canary, collectives, processes
 from runner.engine.dtensor.adapters import Model, make_adapter
 from runner.engine.dtensor.arrays import layout_of, pack, unpack
-from runner.engine.dtensor.explain import compile_error, is_compile_error
+from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
 from runner.engine.dtensor.mesh import first_device_alone, make_devices, make_mesh
 from runner.engine.dtensor.packing import Packing, packing
 from runner.engine.dtensor.private import function_names, needs_autograph, uncast
@@ -36,10 +36,12 @@ from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
 from runner.errors import EngineError
 from runner.host import stages
+from runner.host.outputs import warn
 from runner.model import contract, target
 from runner.model.builder import check_trainable
 from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
+from runner.processes.team import current
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._adapter.check(self._plain, self._config)
         self._drawn = _stored(self._adapter.variables(self._plain))
         self._constraints = contract.constraints(self._drawn)
+        warning = compile_warning(self._config.engine.name, len(self._drawn))
+        if warning and current().is_first:
+            warn(warning)
         return {path: tuple(variable.shape) for path, variable in self._drawn.items()}
 
     def _make_mesh(self) -> None:

@@ -34,6 +34,10 @@ _ALTERNATIVES = {
     "MatMul": "a layout that splits the two factors' common dim alike, or not at all",
 }
 
+# Measured on gpt of dim 32, 16 variables per block: 16 blocks compile in well under a minute, and 32 blocks were not
+# done after nine. DTensor's passes over the graph take the time; memory stayed below 2 GB.
+_MANY_VARIABLES = 300
+
 
 def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iterable[str]) -> ConfigError:
     """Returns the refusal for a step that DTensor could not compile.
@@ -91,3 +95,18 @@ def _reason(text: str) -> str:
         return "it has no rule for layouts"
     line = re.sub(r"^'tf\.\w+' op ", "", line.strip())
     return " ".join(line.split())[:200].rstrip(". ")
+
+
+def compile_warning(engine: str, variables: int) -> str:
+    """Returns the warning that a step takes long to compile; empty for a model of fewer variables.
+
+    Args:
+      engine: its name.
+      variables: how many the model has.
+    """
+    if variables <= _MANY_VARIABLES:
+        return ""
+    return (
+        f"engine={engine} may take many minutes to compile a step of {variables:,} variables, and the time grows "
+        "faster than their number; use engine=jax"
+    )
