@@ -48,6 +48,7 @@ def check(config: RunConfig) -> None:
     checks_engine.check_trainable(config)
     gpt_options.check(config.model, config.engine.name)
     gpt_options.check(config.model, config.against.engine or config.engine.name, "against.engine")
+    gpt_options.check_against(config.model, config.engine.name, config.against.engine)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)

@@ -98,6 +98,29 @@ def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
         raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=mend)
 
 
+def check_against(config: ModelConfig, engine: str, other: str | None) -> None:
+    """Checks that two engines that are compared give a deep model the same paths: one may scan it, the other not.
+
+    Args:
+      config: the model's, checked.
+      engine: that trains.
+      other: that is compared with it; None: none.
+
+    Raises:
+      ConfigError: one of them scans by default.
+    """
+    is_left_to_engine = config.target == TARGET and config.options.get("scan") is None
+    is_deep = int(config.options.get("depth") or 0) >= DEEP
+    if is_left_to_engine and is_deep and other is not None and (engine == "jax") != (other == "jax"):
+        raise refuse(
+            "model.scan",
+            None,
+            allowed=f"engine=jax scans {DEEP} blocks or more by default and the other engine can't, so the paths of "
+            "their variables would differ",
+            mend="set model.scan=false",
+        )
+
+
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     """Checks that a text's rows have no more tokens than this builder's model has places; another builder's pass.
 

@@ -110,3 +110,13 @@ def test_deep_models_are_scanned_where_nothing_is_said(
     scan: bool | None, depth: int, on_jax: bool, scanned: bool
 ) -> None:
     assert gpt_options.scans(scan, depth, on_jax=on_jax) is scanned
+
+
+@pytest.mark.parametrize("engines", [("jax", "keras_dtensor"), ("keras_dtensor", "jax")])
+def test_two_engines_give_a_deep_model_the_same_paths(engines: tuple[str, str]) -> None:
+    deep = {"depth": 32, "scan": None}
+    with pytest.raises(ConfigError, match=r"set model\.scan=false"):
+        gpt_options.check_against(ModelConfig(gpt_options.TARGET, deep), *engines)
+    gpt_options.check_against(ModelConfig(gpt_options.TARGET, deep), engines[0], None)
+    gpt_options.check_against(ModelConfig(gpt_options.TARGET, deep | {"scan": False}), *engines)
+    gpt_options.check_against(ModelConfig(gpt_options.TARGET, deep | {"depth": 31}), *engines)

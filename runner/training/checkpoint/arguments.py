@@ -27,7 +27,6 @@ else:  # with NumPy, which a refusal would wait for
 
 KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
 _FOLDER = "trainer.checkpoint.folder"
-_RATE = "optimizer.learning_rate"
 MULTIRUN = ("-m", "--multirun")
 
 
@@ -66,24 +65,31 @@ def expand(arguments: Sequence[str]) -> list[str]:
         keys.append("cluster")  # what evaluates or exports a run need not be spread as the run was
     record = recorded.Record(key, str(found.folder), signature.is_own(found.run, found.record))
     taken = record.checked(without(found.record["overrides"], keys))
-    taken += _recorded_rate(key, found, step, taken, keys)
+    taken += _earlier_defaults(key, found, step, taken, keys)
     reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
     return [*taken, *typed, f"{key}='{reference}'"]
 
 
-def _recorded_rate(
+def _earlier_defaults(
     key: str, run: runs.SavedRun, step: int | None, taken: Sequence[str], typed: Sequence[str]
 ) -> list[str]:
-    """Returns the override that keeps a run's learning rate where the default has changed since it was recorded."""
-    if key == "run":  # nothing is trained
-        return []
-    names_rate = any(_may_set_rate(name) for name in typed) or any(key_of(one) == _RATE for one in taken)
-    rate = None if names_rate else runs.recorded_adam_rate(run, step)
-    return [] if rate is None else [f"{_RATE}={rate!r}"]
+    """Returns the overrides that keep what was a default when a run was recorded; see `runs.earlier_defaults`.
 
-
-def _may_set_rate(key: str) -> bool:
-    return key in ("optimizer", "experiment", _RATE)
+    Args:
+      key: `resume`, `branch` or `run`; the last trains nothing, so it needs the model's alone.
+      run: the run.
+      step: of its checkpoint.
+      taken: recorded overrides.
+      typed: keys that are typed again, which win.
+    """
+    named = [*typed, *(key_of(one) for one in taken)]
+    kept = []
+    for name, value in runs.earlier_defaults(run, step).items():
+        group = name.partition(".")[0]
+        may_be_typed = name in named or group in typed or "experiment" in typed
+        if not may_be_typed and (key != "run" or group == "model"):
+            kept.append(f"{name}={value}")
+    return kept
 
 
 def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:

@@ -16,6 +16,7 @@ from typing import Any
 
 from runner.errors import ConfigError, refuse
 from runner.host.lock import HeldError, locked_at_once
+from runner.model import gpt_options
 from runner.optim.defaults import adam_learning_rate
 from runner.processes import requeue
 from runner.tracking import process
@@ -305,28 +306,34 @@ def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
         raise DamagedError(f"{checkpoint.folder} is not as it was written: {error}") from error
 
 
-def recorded_adam_rate(run: SavedRun, step: int | None) -> float | None:
-    """Returns the learning rate of a checkpoint that was trained with Adam at another rate than today's default.
+def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
+    """Returns the overrides that keep values of a run which were defaults when it began, and are others today.
 
-    Until release 0.1.0 the default was 0.01 for every model, and command lines that were recorded then don't name it.
+    A recorded command line doesn't name a default. Until release 0.1.0 Adam's rate was 0.01 for every model, and a
+    deep `model=gpt` was not scanned, which gives its variables other paths.
 
     Args:
       run: the run.
       step: of the checkpoint; None: the newest.
 
     Returns:
-      The rate; None for today's default, another optimizer, or a checkpoint that can't be read.
+      Key -> value, as they are typed; empty if the checkpoint can't be read.
     """
     steps = storage.steps(run.folder)
     try:
         config = read_manifest(storage.place(run.folder, steps[-1] if step is None else step)).about["config"]
         optimizer = config["optimizer"]
-        builder = config["model"]["_target_"]
+        model = config["model"]
+        builder = model["_target_"]
         rate = float(optimizer["learning_rate"])
     except (DamagedError, IndexError, KeyError, TypeError, ValueError):
-        return None
-    is_usable = optimizer["name"] == "adam" and 0.0 < rate < math.inf
-    return rate if is_usable and rate != adam_learning_rate(builder) else None
+        return {}
+    kept: dict[str, str] = {}
+    if optimizer["name"] == "adam" and 0.0 < rate < math.inf and rate != adam_learning_rate(builder):
+        kept["optimizer.learning_rate"] = repr(rate)
+    if builder == gpt_options.TARGET and model.get("scan") is False:
+        kept["model.scan"] = "false"
+    return kept
 
 
 def _default_step(key: str, run: SavedRun, live: Sequence[int], best: Mapping[str, Any] | None) -> int:

@@ -162,6 +162,20 @@ def with_config(folder: Path, step: int, config: dict[str, object]) -> None:
     path.write_bytes(manifest.sealed({**about, "config": config}))
 
 
+def test_a_deep_gpt_keeps_the_paths_that_it_began_with(tmp_path: Path) -> None:
+    saved = runs.register(tmp_path, "aaaa1111", tracked=True, overrides=["model=gpt", "model.depth=40"])
+    storage.write(saved.folder, content(5, "aaaa1111"))
+    model = {"_target_": "runner.model.gpt.build", "depth": 40, "scan": False}
+    with_config(saved.folder, 5, {"optimizer": {"name": "adamw", "learning_rate": 0.01}, "model": model})
+    for key, typed, kept in [
+        ("resume", [], ["model.scan=false"]),
+        ("run", [], ["model.scan=false"]),
+        ("branch", ["model.scan=true"], ["model.scan=true"]),
+    ]:
+        words = arguments.expand([f"{key}=latest", f"trainer.checkpoint.folder={tmp_path}", *typed])
+        assert [word for word in words if word.startswith("model.scan")] == kept
+
+
 @pytest.mark.parametrize(
     ("target", "typed", "kept"),
     [
