@@ -56,8 +56,9 @@ class StopRequest:
         if self._again:
             self._again = False
         elif self._signum is None:
-            self._signum = signum
+            # First the time: a second signal may be handled after the call, and must find both.
             self._came = time.monotonic()
+            self._signum = signum
         elif self.just_now:
             return
         else:

@@ -21,13 +21,10 @@ def user_folder() -> Path | None:
       The folder; None where another user has put something in its place, or it can't be made.
     """
     user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()  # Windows: the folder is the user's own
-    folder = Path(tempfile.gettempdir()) / f"runner-{user}"
-    with suppress(FileExistsError):
-        try:
-            folder.mkdir(mode=stat.S_IRWXU)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return None
     try:
+        folder = Path(tempfile.gettempdir()) / f"runner-{user}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=stat.S_IRWXU)
         status = folder.lstat()
     except OSError:
         return None

@@ -167,19 +167,22 @@ class Hub:
 
     async def _meet(self, connection: socket.socket) -> None:
         """Hears a connection, which may be anybody's: nothing that it says counts before it has proved the secret."""
+        own = asyncio.current_task()
         try:
-            await asyncio.wait_for(self._prove(connection), PROOF_S)
+            await asyncio.wait_for(self._prove(connection, own), PROOF_S)
             reader, writer = await asyncio.open_connection(sock=connection)
         except (DeniedError, TimeoutError, OSError, ValueError, asyncio.CancelledError):
             connection.close()
             return
-        current = asyncio.current_task()
-        if current is not None:
-            self._waiting.pop(current, None)
         await self._hear(reader, writer)
 
-    async def _prove(self, connection: socket.socket) -> None:
+    async def _prove(self, connection: socket.socket, task: asyncio.Task[None] | None) -> None:
         """Has the other side prove the secret, then proves it.
+
+        Args:
+          connection: the other side's.
+          task: that hears it, which no longer counts as waiting once the secret is proved: a flood of strangers must
+            not cancel it after the other side has had its answer.
 
         Raises:
           DeniedError: it does not know the secret.
@@ -201,6 +204,8 @@ class Hub:
             self._denied += 1
             await loop.sock_sendall(connection, encoded({"denied": True}))
             raise DeniedError
+        if task is not None:
+            self._waiting.pop(task, None)
         await loop.sock_sendall(connection, encoded({"proof": proof(self._token, FIRST, challenge, answer)}))
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

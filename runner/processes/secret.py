@@ -90,7 +90,8 @@ def _read(path: Path) -> bytes:
       ConfigError: it can't be read, or others can.
     """
     try:
-        with path.open("rb") as file:
+        # Without blocking: a named pipe would wait for a writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise refuse(_KEY, path, allowed="it must be a file", mend=f"set {VARIABLE}, or another file")
