@@ -45,4 +45,10 @@ def children_of(pid: int) -> list[int]:
     for thread in (place / "task").iterdir() if place is not None else ():
         with suppress(OSError):
             found |= {int(number) for number in (thread / "children").read_text().split()}
-    return sorted(found if is_of_own_namespace() else {_inner(Path(f"/proc/{number}")) for number in found})
+    if is_of_own_namespace():
+        return sorted(found)
+    inner: list[int] = []
+    for number in found:
+        with suppress(OSError):  # it has ended meanwhile
+            inner.append(_inner(Path(f"/proc/{number}")))
+    return sorted(inner)

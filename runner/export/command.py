@@ -212,7 +212,9 @@ def raise_if_different(compared: Mapping[str, Comparison]) -> None:
     for name, found in compared.items():
         if not found.equal:
             words = [
-                f"{answer} of {each.differing} of {found.examples:,} examples"
+                f"{answer}, which is not finite"
+                if each.drawn
+                else f"{answer} of {each.differing} of {found.examples:,} examples"
                 if each.exact
                 else f"{answer} by {each.largest:.1e} where the largest is {each.scale:.3g}"
                 for answer, each in found.answers.items()

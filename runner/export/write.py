@@ -118,7 +118,10 @@ def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
     name = config.get("class_name")
     if name in _FUNCTIONS:
         function = config.get("config")
-        yield function if isinstance(function, str) else "lambda"
+        name = function if isinstance(function, str) else "lambda"
+        # Of a function that is registered, as KerasHub's are, the name before the sign is its package's.
+        if ">" not in name or name.partition(">")[0] not in known:
+            yield name
     elif name is not None and "registered_name" in config and not _is_known(config, known):
         yield str(name)
     for value in config.values():

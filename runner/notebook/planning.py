@@ -14,7 +14,7 @@ from runner.engine.base import ProgramCost
 from runner.errors import EngineError
 from runner.host.console import Console
 from runner.notebook import child
-from runner.notebook.composing import arranged, compose
+from runner.notebook.composing import arranged
 from runner.plan import rows, table
 from runner.plan.base import FORMAT, LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
 
@@ -56,7 +56,6 @@ def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPla
       ConfigError: what can't work, in the line that the command prints.
       EngineError: the plan can't be made.
     """
-    compose(*overrides, config_dir=config_dir)
     with tempfile.TemporaryDirectory() as folder:
         where = f"hydra.run.dir='{Path(folder).as_posix()}/plan'"
         child.run("runner.plan", [*arranged(overrides, config_dir), where], quiet=True)

@@ -280,8 +280,11 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
         sizes = {output.inputs[0].shape[-1], output.shape[-1]}
         tables = (held for held in model.variables(output.layer) if "embeddings" in held.path.rpartition("/")[2])
         fitting = [held for held in tables if len(held.shape) == 2 and set(held.shape) == sizes]
+        # As many logits as dims are a head's too, but a table of positions may have that shape as well.
+        if not fitting or (len(sizes) == 1 and "Reversible" not in output.kind):
+            return 0
         # Of two, as of one to look up and one to go back by, the second.
-        return _PRODUCT * math.prod(model.used_shape(fitting[-1])) * _positions(model, output) if fitting else 0
+        return _PRODUCT * math.prod(model.used_shape(fitting[-1])) * _positions(model, output)
     if [len(taken.shape) for taken in output.inputs] != [3, 2] or model.variables(output.layer):
         return 0
     x, table = output.inputs

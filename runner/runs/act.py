@@ -82,6 +82,8 @@ def show(place: Place, choice: Choice, last: int) -> int:
     listed, said = readable(found, last)
     for line in said:
         print(f"warning: {line}", file=sys.stderr)
+    if not listed and found:  # each has been named
+        return EXIT_FAILED
     if not listed:
         start = "no run is recorded here; start one: python -m runner"
         print(start if choice.is_open else "no run is so", file=sys.stderr)

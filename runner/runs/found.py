@@ -215,7 +215,7 @@ def _problem_of(config: Path) -> str | None:
         # The loader in C, where PyYAML has it, takes a tenth of the time; both make plain values only.
         content = yaml.load(config.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         json.dumps(content, default=str)  # an alias may make a value part of itself
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
         return " ".join(str(error).split())
     return None if isinstance(content, dict) else "it holds no config"
 

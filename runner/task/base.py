@@ -105,7 +105,7 @@ class Report:
 
 
 class Task(ABC):
-    """Loss and metrics of named arrays. One is made a run, by `runner.task.make_task`, and holds no state.
+    """Loss and metrics of named arrays. One is made a run, by `runner.task.registry.make_task`, and holds no state.
 
     Its functions of tensors are given the engine's array namespace, so that one text serves every engine. They are
     traced: what they compute is a function of their arguments alone, elementwise over the examples but for `totals`.

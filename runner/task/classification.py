@@ -93,7 +93,7 @@ class Classification(Supervised):
         train: DataSource | None,
         constants: Mapping[str, Sequence[float]],
     ) -> None:
-        """Takes what `runner.task.make_task` does, with the options typed."""
+        """Takes what `runner.task.registry.make_task` does, with the options typed."""
         super().__init__(roles(config, arrays), arrays, directions(options))
         if len(self.target_names) != 1:
             raise refuse(

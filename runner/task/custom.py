@@ -78,7 +78,7 @@ class Custom(Supervised):
         train: DataSource | None,
         constants: Mapping[str, Sequence[float]],
     ) -> None:
-        """Takes what `runner.task.make_task` does, with the options typed."""
+        """Takes what `runner.task.registry.make_task` does, with the options typed."""
         del train, constants
         found = roles(config, arrays, needs_target=False)
         super().__init__(found, arrays, directions(options))

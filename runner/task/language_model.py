@@ -88,7 +88,7 @@ class LanguageModel(Supervised):
         constants: Mapping[str, Sequence[float]],
         vocabulary: Vocabulary | None = None,
     ) -> None:
-        """Takes what `runner.task.make_task` does, with the options typed."""
+        """Takes what `runner.task.registry.make_task` does, with the options typed."""
         self._label_weight = self._weight_of(options, arrays)
         found = roles(self._with_inputs(config, arrays), arrays)
         metrics = directions(options)

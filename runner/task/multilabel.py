@@ -67,7 +67,7 @@ class Multilabel(Supervised):
         train: DataSource | None,
         constants: Mapping[str, Sequence[float]],
     ) -> None:
-        """Takes what `runner.task.make_task` does, with the options typed."""
+        """Takes what `runner.task.registry.make_task` does, with the options typed."""
         del constants
         super().__init__(roles(config, arrays), arrays, directions(options))
         self._options = options

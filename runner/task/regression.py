@@ -78,7 +78,7 @@ class Regression(Supervised):
         train: DataSource | None,
         constants: Mapping[str, Sequence[float]],
     ) -> None:
-        """Takes what `runner.task.make_task` does, with the options typed."""
+        """Takes what `runner.task.registry.make_task` does, with the options typed."""
         super().__init__(roles(config, arrays), arrays, directions(options))
         self._options = options
         self._loss = losses.named(options.loss, options.delta)

@@ -117,8 +117,9 @@ def write_somewhere(
         try:
             places.make(place, root)
             write(place / name, uri, run_id, records, folder)
-        except OSError as error:
-            failures.append(f"{place}: {error.strerror or error}")
+        # A file that is there may be another user's, damaged, or signed with a key that is no more.
+        except (OSError, ValueError) as error:
+            failures.append(f"{place}: {getattr(error, 'strerror', None) or error}")
         else:
             return place / name
     raise TrackingError(f"no place can be written ({'; '.join(failures)})")
@@ -132,7 +133,7 @@ def _write(path: Path, head: dict[str, str], records: Sequence[Record], secret: 
     try:
         data = _with_records(path, head, records, secret)
         append_whole(path, data, sync=True)
-    except OSError:
+    except (OSError, ValueError):
         if is_fresh:
             path.unlink(missing_ok=True)
         raise

@@ -178,6 +178,7 @@ def test_a_model_that_reads_what_it_wrote_trains_alike_with_the_all_reduces_comb
 ) -> None:
     (tmp_path / "my_models.py").write_text(REREADS)
     chosen = ["mesh=batch2", "model=custom", "model._target_=my_models.build", "tracking=none", "trainer.epochs=1"]
+    chosen += ["optimizer.learning_rate=0.01"]
     losses = []
     for combined in ("true", "false"):
         run(tmp_path, *chosen, f"engine.combine_all_reduces={combined}", f"hydra.run.dir={tmp_path / combined}")

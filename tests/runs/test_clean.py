@@ -70,6 +70,7 @@ def test_a_dry_run_removes_nothing_and_says_what_it_would(place: Path, capsys: p
         b"a: !!python/object/apply:os.system [exit]",
         b"{" * 5000,
         b"mesh: &a [*a]",
+        b"2020-01-01: x",
     ],
 )
 def test_a_damaged_config_leaves_out_its_run_alone_in_one_line(

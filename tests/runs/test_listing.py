@@ -93,10 +93,11 @@ def test_a_damaged_config_leaves_its_run_out_with_a_line(
     assert [one.startswith(line) for one in said.err.splitlines()] == [True]
 
 
-def test_a_list_of_damaged_runs_alone_is_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_of_damaged_runs_alone_names_them_and_fails(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrote(project, "damaged", 0, b"a: [1,")
     assert listed(project) == 1
-    assert "no run is recorded here" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is left out: " in line
 
 
 def test_all_pages_of_a_store_are_read_in_order(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
