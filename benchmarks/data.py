@@ -71,7 +71,7 @@ def whole_batches(wanted: int) -> int:
 def synthetic(count: int) -> Examples:
     """Makes a set in MNIST's shapes that an MLP can learn, from a fixed seed.
 
-    Ten fixed patterns under noise; a tenth of the labels is drawn anew, so that the loss does not run to zero.
+    Ten fixed patterns under noise; a tenth of the labels is drawn again, so that the loss does not run to zero.
     """
     rng = np.random.default_rng(1337)
     patterns = rng.integers(0, 160, (NUM_CLASSES, *IMAGE_SHAPE), dtype=np.uint8)

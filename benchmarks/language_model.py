@@ -10,7 +10,7 @@ The network is GPT-2's with 256 tokens in its vocabulary, in float32, trained by
   `keras.distribution.DataParallel` and `ModelParallel`, which splits as Megatron-LM does;
 - plain: a loop in JAX alone, one jitted step a call with its state donated.
 
-Each contender runs a few steps at a time, in an order drawn anew, so that a busy spell of the machine hits all alike.
+Each contender runs a few steps at a time, in an order drawn again, so that a busy spell of the machine hits all alike.
 Rates are medians over the turns; beside them stands the processors' time of a step, which others' work changes less.
 """
 

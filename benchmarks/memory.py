@@ -6,7 +6,7 @@
 
 Virtual devices of the CPU share the process's memory, so its peak is that of all devices and the host. What libraries
 and data take is left out: it is measured when a small model of the same kind has gone through the same stages. Linux
-alone has the kernel's own peak, which is begun anew for each stage.
+alone has the kernel's own peak, which is begun again for each stage.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def now(key: str = "VmRSS") -> int:
 
 
 def begin() -> None:
-    """Begins the process's peak anew."""
+    """Begins the process's peak again."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -5,7 +5,7 @@
     python -m benchmarks.processes --dataset synthetic --steps 40 --repeats 1
 
 A shape is processes x devices of each. All contenders of a case train the same model on the same examples with the
-same global batch, over gloo and loopback; a repeat runs each once, in an order drawn anew. Besides the engine and the
+same global batch, over gloo and loopback; a repeat runs each once, in an order drawn again. Besides the engine and the
 bare loop (`benchmarks.bare_jax`) there are the engine `keras_dtensor` in the same processes, and both engines in one
 process that holds all of the devices, which tell what the processes cost. `--check` asks that the engine makes at
 least 0.95 times the steps of the bare loop.

@@ -6,7 +6,7 @@
 
 Every contender of a model trains on the same examples, each time in a process of its own: a 784-128-10 ReLU MLP (Adam
 0.01, batch 128) or the convnet of the Keras guide for JAX (Adam 0.001, batch 64), by cross-entropy from logits. A
-repeat runs all of them once, in an order drawn anew, so that a busy spell of the machine does not hit one contender
+repeat runs all of them once, in an order drawn again, so that a busy spell of the machine does not hit one contender
 alone. The runner reads its own datasets, so `ours` needs MNIST.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.versions --before ../earlier --repeats 5
 
 `--before` is another checkout, with its own `.venv`. Whole runs of both alternate, each in a process of its own, so
-that what the neighbours of a machine do hits both; printed is the median of the ratios, the smallest and the largest.
+that what the neighbors of a machine do hits both; printed is the median of the ratios, the smallest and the largest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Config-driven training on device meshes: planned, proven and recorded.
+"""Config-driven training on device meshes: planned, verified and recorded.
 
 From Python, as in a notebook:
 

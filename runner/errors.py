@@ -1,4 +1,4 @@
-"""Errors that a user can cause or meet; each message is one line: what is wrong, what is allowed, the mend."""
+"""Errors that a user can cause or meet; each message is one line: what is wrong, what is allowed, the fix."""
 
 from __future__ import annotations
 
@@ -79,34 +79,34 @@ class Refused(BaseException):
         self.error = error
 
 
-def refuse(key: str, value: object, *, allowed: str, mend: str) -> ConfigError:
+def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
     """Builds a `ConfigError` in the one form that every refusal has.
 
     Args:
       key: dotted config key, as on the command line.
       value: the value that was given.
-      allowed: what would be accepted.
-      mend: one thing to do, preferably an override to type.
+      problem: what is wrong with the value, as a full clause.
+      fix: one thing to do, preferably an override to type.
 
     Returns:
       The error, to be raised by the caller.
     """
     shown = "null" if value is None else value
-    return ConfigError(f"{key}={shown} is refused: {allowed}; {mend}")
+    return ConfigError(f"{key}={shown}: {problem}; {fix}")
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Returns an exception of a user's code or a library as one line: its type and its text."""
     return in_one_line(f"{type(error).__name__}: {error}")[:_LONGEST].rstrip()
 
 
 def in_one_line(text: str) -> str:
-    """Returns a text as one line, without the colours that libraries such as Keras write for terminals."""
+    """Returns a text as one line, without the colors that libraries such as Keras write for terminals."""
     return " ".join(_COLOUR.sub("", text).split())
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:
-    """Returns the mend for a misspelt word: the nearest known one; another mend where none is near."""
+    """Returns the fix for a misspelt word: the nearest known one; another fix where none is near."""
     from difflib import get_close_matches  # not above: signals needs this module before anything that takes time
 
     close = get_close_matches(word, list(known), n=1)

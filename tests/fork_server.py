@@ -1,6 +1,6 @@
 """The process that `tests.forks` forks programs of: `python -m tests.fork_server LIBRARY DESCRIPTOR`.
 
-It imports a library and what runs import beside it, and initialises nothing: TensorFlow's and XLA's devices, threads
+It imports a library and what runs import beside it, and initializes nothing: TensorFlow's and XLA's devices, threads
 and flags come to be in the forked programs, as they would after a real start.
 """
 

@@ -19,7 +19,7 @@ from runner.cli.app import run_command
 from runner.config.schema import RunConfig
 
 
-def refuse(args: list[str]) -> dict[str, Any]:
+def invalid(args: list[str]) -> dict[str, Any]:
     """Runs one command line with a command that only notes that it was reached."""
     reached: list[RunConfig] = []
 
@@ -37,6 +37,6 @@ def refuse(args: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    results = [refuse(args) for args in json.load(sys.stdin)]
+    results = [invalid(args) for args in json.load(sys.stdin)]
     heavy = sorted({"tensorflow", "tf_keras", "jax", "mlflow", "keras"} & set(sys.modules))
     json.dump({"results": results, "heavy": heavy}, sys.stdout)

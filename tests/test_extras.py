@@ -34,7 +34,7 @@ def test_the_extras_bring_what_the_engines_are_asked_for() -> None:
     assert any(one.startswith("jax[tpu]") for one in EXTRAS["tpu"])
     assert any(one.startswith("tensorflow[and-cuda]") for one in EXTRAS["tf-cuda"])
     for extra in ("cuda", "tpu"):
-        assert "runner[jax]" in EXTRAS[extra], "Keras 3 comes with it"
+        assert "mesh-runner[jax]" in EXTRAS[extra], "Keras 3 comes with it"
 
 
 @pytest.mark.parametrize(("library", "extra"), [("jax", "cuda12"), ("jax", "tpu"), ("tensorflow", "and-cuda")])

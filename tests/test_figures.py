@@ -1,4 +1,4 @@
-"""The axes and colours that pictures share."""
+"""The axes and colors that pictures share."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_log_axis_has_plain_numbers() -> None:
 def contrast(one: str, other: tuple[int, int, int]) -> float:
     """Returns the ratio of WCAG 2.2."""
 
-    def luminance(colour: tuple[float, ...]) -> float:
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    def luminance(color: tuple[float, ...]) -> float:
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color]
         return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
     low, high = sorted((luminance(to_rgb(one)), luminance(tuple(part / 255 for part in other))))
@@ -79,16 +79,16 @@ def contrast(one: str, other: tuple[int, int, int]) -> float:
 
 
 @pytest.mark.parametrize("axes", [{"batch": 8}, {"batch": 4, "model": 2}, {"a": 2, "b": 2, "c": 2, "d": 2}])
-def test_text_on_a_part_is_read_whatever_its_colour(axes: dict[str, int]) -> None:
+def test_text_on_a_part_is_read_whatever_its_color(axes: dict[str, int]) -> None:
     for count in range(1, len(axes) + 1):
         for cut in itertools.combinations(axes, count):
             for place in itertools.product(*(range(axes[axis]) for axis in cut)):
-                colour = palette.of_part(axes, dict(zip(cut, place, strict=True)))
-                assert contrast(palette.ink_on(colour), colour) >= 4.5
+                color = palette.of_part(axes, dict(zip(cut, place, strict=True)))
+                assert contrast(palette.ink_on(color), color) >= 4.5
 
 
-def test_the_colours_of_runs_are_told_from_white_and_from_each_other() -> None:
+def test_the_colors_of_runs_are_told_from_white_and_from_each_other() -> None:
     assert all(contrast("white", tuple(round(255 * part) for part in to_rgb(one))) > 2 for one in palette.SERIES)  # type: ignore[arg-type]
-    colours = [np.array(to_rgb(one)) for one in palette.SERIES]
-    assert min(float(np.abs(a - b).max()) for a, b in itertools.combinations(colours, 2)) > 0.2
+    colors = [np.array(to_rgb(one)) for one in palette.SERIES]
+    assert min(float(np.abs(a - b).max()) for a, b in itertools.combinations(colors, 2)) > 0.2
     assert (ink("#0072B2"), ink("#FDDCC8")) == ("white", "black")

@@ -1,4 +1,4 @@
-"""What a config must satisfy before anything heavy is imported. Each check raises `ConfigError` with its mend."""
+"""What a config must satisfy before anything heavy is imported. Each check raises `ConfigError` with its fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingCon
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
 from runner.engine import devices
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
 from runner.layout.axes import batch_axis
@@ -60,7 +60,7 @@ def check(config: RunConfig) -> None:
     for key in ("bandwidth_gb_s", "network_gb_s", "gflops"):
         within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
     if config.export.folder is not None and not config.export.folder.strip():
-        raise refuse("export.folder", "''", allowed="a folder, or null", mend="set export.folder=outputs/served")
+        raise invalid("export.folder", "''", problem="a folder, or null", fix="set export.folder=outputs/served")
     folder("export.folder", config.export.folder)
     checks_sweep.settled(config.sweep, config.task)
     _check_batches(config)
@@ -75,17 +75,17 @@ def check(config: RunConfig) -> None:
 def _check_tracking(config: TrackingConfig) -> None:
     one_of("tracking.name", config.name, ("mlflow", "none"))
     if config.name == "none" and config.uri is not None:
-        raise refuse(
+        raise invalid(
             "tracking.uri",
             config.uri,
-            allowed="tracking=none records nowhere, so the two exclude each other",
-            mend="leave out one of tracking=none and tracking.uri",
+            problem="tracking=none records nowhere, so the two exclude each other",
+            fix="leave out one of tracking=none and tracking.uri",
         )
     uri.check(config)
     if config.uri is not None:
         reveal(TRACKING, config.uri)
     if not config.experiment.strip():
-        raise refuse("tracking.experiment", "''", allowed="a name", mend="set tracking.experiment=my_experiment")
+        raise invalid("tracking.experiment", "''", problem="a name", fix="set tracking.experiment=my_experiment")
 
 
 def _check_batches(config: RunConfig) -> None:
@@ -104,16 +104,16 @@ def _check_batches(config: RunConfig) -> None:
             upper = -(-batch // whole) * whole
             near = f"{lower} or dataset.{key}={upper}" if lower else f"{upper}"
             why = f"the size of mesh axis {axis!r}" + (f" times trainer.accumulate_steps={times}" if times > 1 else "")
-            raise refuse(
+            raise invalid(
                 f"dataset.{key}",
                 batch,
-                allowed=f"a multiple of {whole}, {why if size > 1 else f'trainer.accumulate_steps={times}'}",
-                mend=f"set dataset.{key}={near}",
+                problem=f"a multiple of {whole}, {why if size > 1 else f'trainer.accumulate_steps={times}'}",
+                fix=f"set dataset.{key}={near}",
             )
     if microbatches > 1 and config.optimizer.reread_slots:
-        raise refuse(
+        raise invalid(
             "trainer.accumulate_steps",
             microbatches,
-            allowed="1 with optimizer.reread_slots, which reproduces a bug as it was",
-            mend="leave out one of the two",
+            problem="1 with optimizer.reread_slots, which reproduces a bug as it was",
+            fix="leave out one of the two",
         )

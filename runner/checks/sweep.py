@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.checks_values import one_of
 from runner.config.schema import SweepConfig, TaskConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.late import late
 from runner.task import metrics
 
@@ -34,10 +34,10 @@ def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
     one_of("sweep.metric", metric, (*names, metrics.AUTO))
     better = names[metric]
     if None not in (better, config.direction) and better != config.direction:
-        raise refuse(
+        raise invalid(
             "sweep.direction",
             config.direction,
-            allowed=f"{better} with sweep.metric={metric}, the worst job would be the best otherwise",
-            mend=f"set sweep.direction={better}, or leave it out",
+            problem=f"{better} with sweep.metric={metric}, the worst job would be the best otherwise",
+            fix=f"set sweep.direction={better}, or leave it out",
         )
     return replace(config, metric=metric, direction=config.direction or better or metrics.MAXIMIZE)

@@ -1,4 +1,4 @@
-"""Checks between task, dataset and model that the config alone can tell; each raises `ConfigError` with its mend."""
+"""Checks between task, dataset and model that the config alone can tell; each raises `ConfigError` with its fix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER
 from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
 from runner.data import checks_text
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.model import gpt_options
 
 _OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
@@ -18,19 +18,19 @@ def check(config: RunConfig) -> None:
     task = config.task
     is_text = checks_text.is_text(dataset)
     if is_text and task.name in _OF_WHOLE_EXAMPLES:
-        raise refuse(
+        raise invalid(
             "task",
             task.name,
-            allowed=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
-            mend="set task=language_model",
+            problem=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
+            fix="set task=language_model",
         )
     if config.model.target == gpt_options.TARGET and task.name in _OF_WHOLE_EXAMPLES:
         data = "" if is_text else ", and dataset=text, dataset=shakespeare or dataset=pydoc"
-        raise refuse(
+        raise invalid(
             "task",
             task.name,
-            allowed="model=gpt gives logits for each token of a row, and nothing of a whole example",
-            mend=f"set task=language_model{data}",
+            problem="model=gpt gives logits for each token of a row, and nothing of a whole example",
+            fix=f"set task=language_model{data}",
         )
     if task.name != LANGUAGE_MODEL:
         return
@@ -38,18 +38,18 @@ def check(config: RunConfig) -> None:
     if not is_text and not may_have_tokens:
         of_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
         own = "dataset.tokenizer=bytes where it is of text, else " if of_tfds else ""
-        raise refuse(
+        raise invalid(
             "task",
             task.name,
-            allowed=f"it takes sequences of tokens, and {dataset.builder or f'dataset={dataset.name}'} has none",
-            mend=f"set {own}dataset=text, dataset=shakespeare or dataset=pydoc",
+            problem=f"it takes sequences of tokens, and {dataset.builder or f'dataset={dataset.name}'} has none",
+            fix=f"set {own}dataset=text, dataset=shakespeare or dataset=pydoc",
         )
     sample = OPTIONS[task.name](**task.options).sample
     length = dataset.sequence_length or checks_text.LENGTH
     if is_text and sample is not None and sample.tokens is not None and sample.tokens >= length:
-        raise refuse(
+        raise invalid(
             "task.sample.tokens",
             sample.tokens,
-            allowed=f"fewer than dataset.sequence_length={length}: a row holds the prompt too",
-            mend=f"set task.sample.tokens={length // 2}",
+            problem=f"fewer than dataset.sequence_length={length}: a row holds the prompt too",
+            fix=f"set task.sample.tokens={length // 2}",
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from runner.config.checks_values import folder, one_of, positive, within
 from runner.config.schema_trainer import TrainerConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.task.metrics import AUTO, default, evaluated
 
 _COUNTS = ("epochs", "evaluate_every", "log_every_steps", "accumulate_steps", "steps_per_call", "limit_eval_batches")
@@ -28,7 +28,7 @@ def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
     for key in (*_COUNTS, *_LENGTHS):
         positive(f"trainer.{key}", getattr(config, key))
     if not 0 <= config.seed < 2**31:
-        raise refuse("trainer.seed", config.seed, allowed="0 to 2147483647", mend="set trainer.seed=1337")
+        raise invalid("trainer.seed", config.seed, problem="0 to 2147483647", fix="set trainer.seed=1337")
     one_of("trainer.progress", config.progress, ("auto", "bar", "lines", "none"))
     _check_lengths(config)
     _check_checkpoint(config)
@@ -39,19 +39,19 @@ def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
     _check_on_nan(config)
     positive("trainer.profile.steps", config.profile.steps)
     if config.profile.start is not None and config.profile.start < 0:
-        raise refuse(
-            "trainer.profile.start", config.profile.start, allowed="0 or more", mend="set trainer.profile.start=10"
+        raise invalid(
+            "trainer.profile.start", config.profile.start, problem="0 or more", fix="set trainer.profile.start=10"
         )
 
 
 def _check_lengths(config: TrainerConfig) -> None:
     given = [key for key in _LENGTHS if getattr(config, key) is not None]
     if len(given) > 1:
-        raise refuse(
+        raise invalid(
             f"trainer.{given[1]}",
             getattr(config, given[1]),
-            allowed=f"one length of an epoch, and trainer.{given[0]}={getattr(config, given[0])} is set",
-            mend="leave out one of the two",
+            problem=f"one length of an epoch, and trainer.{given[0]}={getattr(config, given[0])} is set",
+            fix="leave out one of the two",
         )
 
 
@@ -85,11 +85,11 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> Traine
         if metric is not None:
             one_of(f"trainer.{key}", metric, (*names, AUTO))
     if config.checkpoint.enabled and stops_by is not None and best != stops_by:
-        raise refuse(
+        raise invalid(
             "trainer.early_stopping.metric",
             early.metric,
-            allowed=f"the metric of the best checkpoint, and trainer.checkpoint.best={best or 'null'}",
-            mend=f"set trainer.checkpoint.best={stops_by}",
+            problem=f"the metric of the best checkpoint, and trainer.checkpoint.best={best or 'null'}",
+            fix=f"set trainer.checkpoint.best={stops_by}",
         )
     checkpoint = replace(config.checkpoint, best=best)
     return replace(config, early_stopping=replace(early, metric=stops_by), checkpoint=checkpoint)
@@ -102,16 +102,16 @@ def _check_on_nan(config: TrainerConfig) -> None:
     if config.on_nan != "restore":
         return
     if not config.checkpoint.enabled:
-        raise refuse(
+        raise invalid(
             "trainer.on_nan",
             "restore",
-            allowed="it goes back to a checkpoint, and trainer.checkpoint.enabled=false",
-            mend="set trainer.checkpoint.enabled=true or trainer.on_nan=stop",
+            problem="it goes back to a checkpoint, and trainer.checkpoint.enabled=false",
+            fix="set trainer.checkpoint.enabled=true or trainer.on_nan=stop",
         )
     if config.checkpoint.keep < 2:
-        raise refuse(
+        raise invalid(
             "trainer.checkpoint.keep",
             config.checkpoint.keep,
-            allowed="2 or more with trainer.on_nan=restore, as the last checkpoint may hold the weights that overflow",
-            mend="set trainer.checkpoint.keep=2",
+            problem="2 or more with trainer.on_nan=restore, as the last checkpoint may hold the weights that overflow",
+            fix="set trainer.checkpoint.keep=2",
         )

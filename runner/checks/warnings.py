@@ -1,4 +1,4 @@
-"""What a run is warned of: allowed, and hardly what was meant. Each warning is one line with its mend."""
+"""What a run is warned of: allowed, and hardly what was meant. Each warning is one line with its fix."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from runner.config.convert import as_typed, flatten, resolved
 from runner.config.hydra_node import directory, say_replaced, without_hydra
 from runner.config.schema import RunConfig
 from runner.engine import devices
-from runner.errors import ConfigError, Refused, refuse
+from runner.errors import ConfigError, Refused, invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
 from runner.host.secrets import hide_config
@@ -84,7 +84,7 @@ class RunCallback(Callback):
         del kwargs
         try:
             hide_config(config)
-            if member.membership() is None and place.told() is None:
+            if member.membership() is None and place.from_launcher() is None:
                 say_replaced(config)
             _begun[:] = [begin(config)]
         except Exception as error:
@@ -105,7 +105,7 @@ def begin(composed: DictConfig) -> Begun:
         checks_task.check(config)
     subdir = composed.hydra.output_subdir
     if subdir is not None and not _is_inside(str(subdir)):
-        raise refuse(_SUBDIR, subdir, allowed="a folder's name, or null", mend=f"drop it, or set {_SUBDIR}=.hydra")
+        raise invalid(_SUBDIR, subdir, problem="a folder's name, or null", fix=f"drop it, or set {_SUBDIR}=.hydra")
     claim = None if command_module() in _ALONE else _joined(config, composed)
     claim = claim or folders.claim(_DIR, directory(composed, _DIR))
     if config.cluster.requeue and command_module() == _TRAINS:
@@ -147,7 +147,7 @@ def _joined(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
         claims.append(folders.claim(_DIR, directory(composed, _DIR)))
         return str(claims[0].folder)
 
-    folder = Path(team.told("the run's folder", claimed))
+    folder = Path(team.broadcast("the run's folder", claimed))
     if not claims:
         with read_write(composed), open_dict(composed):
             composed.hydra.run.dir = str(outputs.own_folder(folder, team))
@@ -163,7 +163,7 @@ def begun() -> Begun:
       ConfigError: it was not called.
     """
     if not _begun:
-        raise ConfigError("hydra.callbacks is refused: a run needs the callback `run`; leave hydra.callbacks as it is")
+        raise ConfigError("hydra.callbacks: a run needs the callback `run`; leave hydra.callbacks as it is")
     outputs.share_log(current())
     return _begun[0]
 

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 
 from runner.config import hydra_keys, renamed
 from runner.config.search_path import FLAG, NAME_FLAG, folders
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.training.checkpoint.arguments import KEYS
 
 _PLAIN = (
@@ -74,20 +74,20 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             flags += [_LONG.get(name, name), _value(name, value if equals else next(rest, None))]
         else:
             known = [flag for flag in (*_PLAIN, *_VALUED) if flag.startswith("--")]
-            mend = did_you_mean(name, known, "see python -m runner --help")
-            raise ConfigError(f"{argument} is refused: no such flag; flags are {', '.join(known)}; {mend}")
+            fix = did_you_mean(name, known, "see python -m runner --help")
+            raise ConfigError(f"{argument}: no such flag; flags are {', '.join(known)}; {fix}")
     return flags, overrides
 
 
 def _value(name: str, value: str | None) -> str:
     allowed = _VALUED[name]
     if not value or value.startswith("-"):
-        raise ConfigError(f"{name} is refused: it needs a value, {allowed}; write {name} <value>")
+        raise ConfigError(f"{name}: it needs a value, {allowed}; write {name} <value>")
     choices = allowed.replace(" or ", ", ").split(", ")
     if name in ("--cfg", "-c", "--info", "-i") and value not in choices:
-        raise ConfigError(f"{name} {value} is refused: one of {', '.join(choices)}; write {name} {choices[0]}")
+        raise ConfigError(f"{name} {value}: one of {', '.join(choices)}; write {name} {choices[0]}")
     if name in _FOLDERS and not Path(value).is_dir():
-        raise ConfigError(f"{name} {value} is refused: no such folder; name one that holds groups, as conf does")
+        raise ConfigError(f"{name} {value}: no such folder; name one that holds groups, as conf does")
     return value
 
 
@@ -115,7 +115,7 @@ def _check(text: str, parser: OverridesParser, flags: Sequence[str]) -> None:
         raise unreadable(text) from error
     key = one.key_or_group
     if not key:
-        raise ConfigError(f"'{short(text)}' is refused: it names no key; write key=value")
+        raise ConfigError(f"'{short(text)}': it names no key; write key=value")
     if is_group(key):
         _check_option(text, one)
     if key.partition(".")[0].partition("/")[0] == "hydra":
@@ -133,14 +133,14 @@ def _check_option(text: str, one: Override) -> None:
     leaves = _leaves(group)
     for option in _options(one):
         if isinstance(option, list | dict):
-            raise refuse(group, short(_value_of(text)), allowed="the name of one option", mend=f"write {group}=<name>")
+            raise invalid(group, short(_value_of(text)), problem="the name of one option", fix=f"write {group}=<name>")
         leaves = leaves or (isinstance(option, str) and _leaves(option))
     if leaves:
-        raise refuse(
+        raise invalid(
             group,
             short(_value_of(text)),
-            allowed=f"the name of an option of {group}, which lies in that group's folder",
-            mend="give a folder of your own with --config-dir",
+            problem=f"the name of an option of {group}, which lies in that group's folder",
+            fix="give a folder of your own with --config-dir",
         )
 
 
@@ -161,12 +161,12 @@ def unreadable(text: str) -> ConfigError:
     key, equals, value = text.partition("=")
     name = key.lstrip("+~")
     if equals and hydra_keys.NAME.fullmatch(name) and hydra_keys.SLICED.fullmatch(value):
-        mend = f"quote the value for Hydra and the shell: \"{key}='{value}'\""
+        fix = f"quote the value for Hydra and the shell: \"{key}='{value}'\""
     elif equals and hydra_keys.NAME.fullmatch(name) and value:
-        mend = f"write {name}=value, lists as [a,b], and a value with other signs in quotes, as \"{key}='...'\""
+        fix = f"write {name}=value, lists as [a,b], and a value with other signs in quotes, as \"{key}='...'\""
     else:
-        mend = "write key=value, lists as [a,b]"
-    return ConfigError(f"'{short(text)}' is refused: not an override that can be read; {mend}")
+        fix = "write key=value, lists as [a,b]"
+    return ConfigError(f"'{short(text)}': not an override that can be read; {fix}")
 
 
 def short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The wording of refusals: what Hydra and OmegaConf say over many lines, in one that tells the mend."""
+"""The wording of refusals: what Hydra and OmegaConf say over many lines, in one that tells the fix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS = {  # OmegaConf's types to words
 
 
 def one_line(error: Exception) -> str:
-    """Puts a refusal into one line: key, value, what is allowed, the mend.
+    """Puts a refusal into one line: key, value, what is allowed, the fix.
 
     Args:
       error: our own refusal, or one of Hydra's and OmegaConf's, whose messages span lines.
@@ -45,7 +45,7 @@ def one_line(error: Exception) -> str:
         return str(unreadable(error.override))
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         place = f"{error.problem_mark.name}, line {error.problem_mark.line + 1},"
-        return f"{place} is refused: it is no YAML ({error.problem}); mend that line or the one before"
+        return f"{place}: it is no YAML ({error.problem}); fix that line or the one before"
     disk = None if isinstance(error, ConfigError | HydraException) else caused_by_disk(error)
     if disk is not None:  # Hydra's own files, before the command
         return str(unwritable(disk))
@@ -61,9 +61,9 @@ def _missing(file: str, options: Sequence[str] | None) -> str:
     typed = next((one for one in _typed() if one.lstrip("+~").replace("=", "/", 1) == file), f"{group}={option}")
     key, _, value = typed.lstrip("+~").partition("=")
     if options is None or not group:
-        return f"--config-name {file} is refused: there is no such config; drop it, or see --config-dir"
+        return f"--config-name {file}: there is no such config; drop it, or see --config-dir"
     names = [name for name in options if name] or options_of(key)
-    return f"{short(typed)} is refused: options are {', '.join(names)}; {_suggest(key, value, names)}"
+    return f"{short(typed)}: options are {', '.join(names)}; {_suggest(key, value, names)}"
 
 
 def _suggest(group: str, option: str, options: list[str]) -> str:
@@ -88,19 +88,19 @@ def _not_in_defaults(found: re.Match[str], _text: str) -> str:
 def _twice(found: re.Match[str], _text: str) -> str:
     group = found.group(1)
     given = next((one for one in _typed() if one.startswith(f"+{group}=")), f"+{group}")
-    return f"{short(given)} is refused: {group} has an option already; write {given.lstrip('+')}"
+    return f"{short(given)}: {group} has an option already; write {given.lstrip('+')}"
 
 
 def _delete(found: re.Match[str], _text: str) -> str:
     key, _, value = found.group(1).partition("=")
     if value:
-        return f"~{key}={value} is refused: that is not what {key} holds; write {key}=<another>"
-    return f"~{key} is refused: no such key to take away; {_nearest(key)}"
+        return f"~{key}={value}: that is not what {key} holds; write {key}=<another>"
+    return f"~{key}: no such key to take away; {_nearest(key)}"
 
 
 def _append(found: re.Match[str], _text: str) -> str:
     given = _given(found.group(1))
-    return f"{given} is refused: {found.group(1)} is there already; write {given.lstrip('+')}"
+    return f"{given}: {found.group(1)} is there already; write {given.lstrip('+')}"
 
 
 def _several(found: re.Match[str], _text: str) -> str:
@@ -108,8 +108,8 @@ def _several(found: re.Match[str], _text: str) -> str:
     value = found.group(1).partition("=")[2]
     key = given.partition("=")[0]
     plain = "(" not in value and not is_group(key)
-    mend = f"add -m to run each, or write {key}=[{short(value)}] for a list" if plain else "add -m to run each"
-    return f"{given} is refused: these are several values for one run; {mend}"
+    fix = f"add -m to run each, or write {key}=[{short(value)}] for a list" if plain else "add -m to run each"
+    return f"{given}: these are several values for one run; {fix}"
 
 
 def _wrong_kind(found: re.Match[str], text: str) -> str:
@@ -120,14 +120,14 @@ def _wrong_kind(found: re.Match[str], text: str) -> str:
     plain = re.search(r"(?:could not be converted to |is not a valid |incompatible with type hint '?\W*)(\w+)", text)
     kind = _KINDS.get(plain.group(1), "") if plain else ""
     if enum:
-        return f"{given} is refused: one of {enum.group(1)}; write {key}={enum.group(1).split(',')[0]}"
+        return f"{given}: one of {enum.group(1)}; write {key}={enum.group(1).split(',')[0]}"
     if "not Optional" in text or "is not optional" in text or kind:
-        return f"{given} is refused: {kind or 'it needs a value'}; write {key}=<{kind or 'value'}>, or drop it"
+        return f"{given}: {kind or 'it needs a value'}; write {key}=<{kind or 'value'}>, or drop it"
     if (told := _below_a_list(key)) is not None:
         return told
     if _holds_keys(key):
-        return f"{given} is refused: {key} holds keys, not a value of this kind; write {key}.name=value"
-    return f"{given} is refused: not a value of the kind that {key} holds; see python -m runner --cfg all"
+        return f"{given}: {key} holds keys, not a value of this kind; write {key}.name=value"
+    return f"{given}: not a value of the kind that {key} holds; see python -m runner --cfg all"
 
 
 def _no_option(_found: re.Match[str], _text: str) -> str:
@@ -135,18 +135,18 @@ def _no_option(_found: re.Match[str], _text: str) -> str:
     groups = [one for one in _typed() if is_group(one.partition("=")[0])]
     given = next((one for one in groups if one.partition("=")[2] not in options_of(one.partition("=")[0])), "")
     key = given.partition("=")[0]
-    return f"{short(given)} is refused: options are {', '.join(options_of(key))}; name one of them, or leave {key} out"
+    return f"{short(given)}: options are {', '.join(options_of(key))}; name one of them, or leave {key} out"
 
 
 def _no_choice(found: re.Match[str], _text: str) -> str:
     """Words an interpolation where a group's option belongs, which can tell of other groups' options alone."""
     given = next((one for one in _typed() if found.group(1) in one), found.group(1))
     key = given.lstrip("+~").partition("=")[0]
-    return f"{short(given)} is refused: options are {', '.join(options_of(key))}; write {key}=<option>"
+    return f"{short(given)}: options are {', '.join(options_of(key))}; write {key}=<option>"
 
 
 def _no_interpolation(found: re.Match[str], _text: str) -> str:
-    return f"{_given(found.group(2))} is refused: its interpolation gives nothing (no key {found.group(1)}); mend it"
+    return f"{_given(found.group(2))}: its interpolation gives nothing (no key {found.group(1)}); fix it"
 
 
 def _in_a_list(found: re.Match[str], text: str) -> str:
@@ -161,7 +161,7 @@ def _below_a_list(key: str) -> str | None:
     for match in re.finditer(r"\.", key):
         above = key[: match.start()]
         if isinstance(_selected(config, above), ListConfig):
-            return f"{_given(key)} is refused: {above} holds a list, without this; write {above}=[...]"
+            return f"{_given(key)}: {above} holds a list, without this; write {above}=[...]"
     return None
 
 
@@ -235,12 +235,12 @@ def _unknown_key(key: str) -> str:
     siblings = [k for k in known if k.rpartition(".")[0] == parent]
     given = _given(key)
     if key in known:  # there, and no group: as a part of another's package, or a mapping without a place for it
-        return f"{given} is refused: {key} does not take this; write {key}=<value>, or +{key}.<key>=<value>"
+        return f"{given}: {key} does not take this; write {key}=<value>, or +{key}.<key>=<value>"
     allowed = f"keys of {parent} are" if parent and siblings else "groups are"
     names = ", ".join(sorted(k.rpartition(".")[2] for k in (siblings or [k for k in known if "." not in k])))
     with_it = _options_with(parent, key.rpartition(".")[2])
-    mend = suggestions.key(key) or (f"set {parent}={' or '.join(with_it)}, which has it" if with_it else _nearest(key))
-    return f"{given} is refused: no such key; {allowed} {names}; {mend}"
+    fix = suggestions.key(key) or (f"set {parent}={' or '.join(with_it)}, which has it" if with_it else _nearest(key))
+    return f"{given}: no such key; {allowed} {names}; {fix}"
 
 
 def _options_with(group: str, key: str) -> list[str]:

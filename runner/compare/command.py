@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, refuse
+from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, invalid
 from runner.host import folders
 from runner.host.late import late
 from runner.host.parser import Parser
@@ -49,10 +49,10 @@ def _check_file(path: Path) -> None:
       ConfigError: it is there and holds something else, or its folder is not there.
     """
     if not path.absolute().parent.is_dir() or path.is_dir():
-        raise refuse("--points", path, allowed="a file in a folder that is there", mend="set --points points.csv")
+        raise invalid("--points", path, problem="a file in a folder that is there", fix="set --points points.csv")
     head = "run_id,run,metric,"
     if path.exists() and path.stat().st_size and not path.read_bytes().startswith(head.encode()):
-        raise refuse("--points", path, allowed="the file holds something else", mend="name a new file")
+        raise invalid("--points", path, problem="the file holds something else", fix="name a new file")
 
 
 def _parser() -> Parser:

@@ -72,10 +72,10 @@ def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
         pattern = f"{quoted}%" if field == "run_id" else quoted
         found = client.search_runs(experiments, f"attributes.{field} LIKE '{pattern}'", order_by=order, max_results=2)
         if len(found) > 1 and field == "run_id":
-            raise ConfigError(f"{key}{which} is refused: several runs' ids start so; type more of it")
+            raise ConfigError(f"{key}{which}: several runs' ids start so; type more of it")
         if found:
             return found[0]
-    raise ConfigError(f"{key}{which} is refused: no run has this id or name; see python -m runner.compare")
+    raise ConfigError(f"{key}{which}: no run has this id or name; see python -m runner.compare")
 
 
 def _sheet(

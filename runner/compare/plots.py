@@ -18,7 +18,7 @@ from runner.config.names import short_keys, varied_name
 from runner.report import palette
 from runner.report.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
 
-_MOST_SERIES = len(palette.SERIES)  # that are told apart by colour
+_MOST_SERIES = len(palette.SERIES)  # that are told apart by color
 _MOST_TICKS = 8
 _FEW_POINTS = 12  # of a curve, from which on they need no marker
 _LOG_RATIO = 8.0  # keys whose values span more than this are drawn on a log axis
@@ -27,35 +27,35 @@ _DODGE = 0.07  # between the points of two series at one word of the x axis
 
 
 def looks(labels: Sequence[str]) -> dict[str, str]:
-    """Returns a colour for each of some runs, which it has in every picture of them.
+    """Returns a color for each of some runs, which it has in every picture of them.
 
     Args:
-      labels: of the runs, best first; those behind the seventh are grey, since no more colours are told apart.
+      labels: of the runs, best first; those behind the seventh are gray, since no more colors are told apart.
     """
-    colours = [*palette.SERIES, *(palette.OTHER for _ in labels[_MOST_SERIES:])]
-    return dict(zip(labels, colours, strict=False))
+    colors = [*palette.SERIES, *(palette.OTHER for _ in labels[_MOST_SERIES:])]
+    return dict(zip(labels, colors, strict=False))
 
 
-def curves(path: Path, drawn: Curves, colours: Mapping[str, str]) -> None:
+def curves(path: Path, drawn: Curves, colors: Mapping[str, str]) -> None:
     """Draws a metric by steps or examples, one curve a run.
 
     Args:
       path: PNG file to write.
       drawn: at least one curve.
-      colours: label of a run to its colour, best first; the grey ones are not named.
+      colors: label of a run to its color, best first; the gray ones are not named.
     """
     figure, axes = subplots(1, 1, figsize=(8.5, 4.6))
-    grey = [label for label in colours if label in drawn.points and colours[label] == palette.OTHER]
-    named = [label for label in colours if label in drawn.points and label not in grey]
-    for index, label in enumerate(grey):
-        others = f"{len(grey)} others" if index == 0 else None
+    gray = [label for label in colors if label in drawn.points and colors[label] == palette.OTHER]
+    named = [label for label in colors if label in drawn.points and label not in gray]
+    for index, label in enumerate(gray):
+        others = f"{len(gray)} others" if index == 0 else None
         axes.plot(*zip(*drawn.points[label], strict=True), color=palette.OTHER, lw=0.8, label=others, zorder=1)
     for index, label in enumerate(named):
         points = drawn.points[label]
         marker = "o" if len(points) < _FEW_POINTS else None
         dashes: Any = _DASHES[index % len(_DASHES)]
         axes.plot(
-            *zip(*points, strict=True), color=colours[label], lw=1.8, linestyle=dashes, marker=marker, ms=4,
+            *zip(*points, strict=True), color=colors[label], lw=1.8, linestyle=dashes, marker=marker, ms=4,
             label=label, zorder=2,
         )  # fmt: skip
     axes.set_xlabel(drawn.along)
@@ -68,7 +68,7 @@ def curves(path: Path, drawn: Curves, colours: Mapping[str, str]) -> None:
     show_last_tenth(axes, values, rises=drawn.rises)
     axes.grid(alpha=0.25)
     handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda at: at < min(len(grey), 1))  # the others last
+    order = sorted(range(len(labels)), key=lambda at: at < min(len(gray), 1))  # the others last
     _legend(axes, [handles[at] for at in order], [labels[at] for at in order])
     save(figure, path)
 
@@ -163,8 +163,8 @@ def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) 
         for column in range(len(across)):
             number = grid[row, column]
             text = "-" if math.isnan(number) else f"{number:.4g}"
-            colour = "black" if math.isnan(number) else ink(image.cmap(image.norm(number)))
-            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
+            color = "black" if math.isnan(number) else ink(image.cmap(image.norm(number)))
+            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=color)
     save(figure, path)
 
 

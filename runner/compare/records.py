@@ -189,7 +189,7 @@ def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
     there = {one.name: one.experiment_id for one in client.search_experiments()}
     for name in names:
         if name not in there:
-            raise ConfigError(f"--experiment {name} is refused: experiments are {', '.join(sorted(there))}")
+            raise ConfigError(f"--experiment {name}: experiments are {', '.join(sorted(there))}")
     return [there[name] for name in names] if names else list(there.values())
 
 
@@ -203,13 +203,13 @@ def _tag_test(text: str) -> Callable[[RunRecord], bool]:
 def _metric_test(text: str) -> Callable[[RunRecord], bool]:
     match = re.fullmatch(r"([^<>=]+?)\s*(?:(>=|<=|>|<|=)\s*(\S+))?", text.strip())
     if match is None:
-        raise ConfigError(f"--metric {text!r} is refused: write a name, or as 'eval/loss<0.3'")
+        raise ConfigError(f"--metric {text!r}: write a name, or as 'eval/loss<0.3'")
     name, sign, bound = match.groups()
     if sign is None:
         return lambda record: name in record.metrics
     try:
         limit = float(bound)
     except ValueError as error:
-        raise ConfigError(f"--metric {text!r} is refused: {bound} is not a number") from error
+        raise ConfigError(f"--metric {text!r}: {bound} is not a number") from error
     compare = _COMPARISONS[sign]
     return lambda record: name in record.metrics and compare(record.metrics[name], limit)

@@ -85,12 +85,12 @@ def _plots(client: MlflowClient, folder: Path, metric: str, lines: Sequence[Line
     word = metric.replace("/", "_")
     written = []
     runs = {_label(line): line.records[-1] for line in lines}
-    colours = plots.looks(list(runs))
+    colors = plots.looks(list(runs))
     for name in dict.fromkeys((metric, "train/loss")):
         found = curves.read(client, runs, name)
         if found.points:
             written.append(f"{name.replace('/', '_')}_curves.png")
-            plots.curves(folder / written[-1], found, colours)
+            plots.curves(folder / written[-1], found, colors)
     for key, short in short_keys(keys).items():
         written.append(f"{word}_by_{short}.png")
         plots.against(folder / written[-1], metric, key, lines)

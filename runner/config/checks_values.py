@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from runner.errors import did_you_mean, refuse
+from runner.errors import did_you_mean, invalid
 
 # of float32; devices take what is smaller for 0
 _TINY = 2.0**-126
@@ -21,13 +21,13 @@ _WHOLE = 2**31  # int32, in which devices count
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     """Raises ConfigError for a word that is none of the allowed ones."""
     if value not in allowed:
-        raise refuse(key, value, allowed=f"one of {', '.join(allowed)}", mend=did_you_mean(value, list(allowed)))
+        raise invalid(key, value, problem=f"one of {', '.join(allowed)}", fix=did_you_mean(value, list(allowed)))
 
 
 def positive(key: str, value: int | None) -> None:
     """Raises ConfigError for a number below 1; null passes."""
     if value is not None and value < 1:
-        raise refuse(key, value, allowed="a whole number of at least 1", mend=f"set {key}=1 or more")
+        raise invalid(key, value, problem="a whole number of at least 1", fix=f"set {key}=1 or more")
 
 
 def within(key: str, value: float | None, low: float, high: float, *, open_low: bool = False) -> None:
@@ -42,7 +42,7 @@ def within(key: str, value: float | None, low: float, high: float, *, open_low: 
     if not good:
         span = f"{'above' if open_low else 'at least'} {low:g}" + ("" if math.isinf(high) else f" and below {high:g}")
         ours = "" if held == value or not math.isfinite(value) else f", and float32 makes {held:g} of this one"
-        raise refuse(key, value, allowed=f"a number {span}{ours}", mend=f"choose {key} in that range")
+        raise invalid(key, value, problem=f"a number {span}{ours}", fix=f"choose {key} in that range")
 
 
 def folder(key: str, value: str | None) -> None:
@@ -50,14 +50,14 @@ def folder(key: str, value: str | None) -> None:
     if value is None:
         return
     if "\0" in value or any(len(os.fsencode(part)) > _NAME for part in value.split("/")):
-        raise refuse(key, value[:40], allowed=f"a path of names of at most {_NAME} bytes", mend=f"shorten {key}")
+        raise invalid(key, value[:40], problem=f"a path of names of at most {_NAME} bytes", fix=f"shorten {key}")
     try:
         Path(value).expanduser()
     except RuntimeError as error:
         home = Path(value).parts[0]
         allowed = f"a path, and there is no user of the home {home}"
-        raise refuse(
-            key, value, allowed=allowed, mend=f"write it in full, or ./{home} for what is called so"
+        raise invalid(
+            key, value, problem=allowed, fix=f"write it in full, or ./{home} for what is called so"
         ) from error
 
 
@@ -86,17 +86,17 @@ def numbers(group: object, prefix: str = "") -> None:
             span = f"a number as float32 holds it: 0, or of a size from {_TINY:.2g} to {_LARGEST:.2g}"
             held = as_float32(value)
             if not math.isfinite(held) or (value and not held):
-                raise refuse(key, value, allowed=span, mend=f"choose {key} in that range")
+                raise invalid(key, value, problem=span, fix=f"choose {key} in that range")
         elif isinstance(value, int) and not -_WHOLE <= value < _WHOLE:
             span = f"a whole number from {-_WHOLE} to {_WHOLE - 1}"
-            raise refuse(key, value, allowed=span, mend=f"choose {key} in that range")
+            raise invalid(key, value, problem=span, fix=f"choose {key} in that range")
 
 
 def finite(content: Mapping[str, object], prefix: str) -> None:
     """Raises ConfigError for a NaN or an infinity anywhere among plain values, as a builder's options are."""
     for key, value in leaves(content, prefix):
         if isinstance(value, float) and not math.isfinite(value):
-            raise refuse(key, value, allowed="a finite number", mend=f"set {key} to one")
+            raise invalid(key, value, problem="a finite number", fix=f"set {key} to one")
 
 
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:

@@ -14,7 +14,7 @@ from runner.config import options, renamed
 from runner.config.checks_values import leaves
 from runner.config.kinds import misfit
 from runner.config.schema import RunConfig, TrackingConfig
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import secrets
 
 _WORDS = ("resume", "branch", "run")  # keys without a group
@@ -34,14 +34,14 @@ def typed_config(composed: DictConfig) -> RunConfig:
         if key not in _GROUPS and key not in _WORDS:
             if key == "experiment":  # the file's keys stand below its group's name
                 raise ConfigError(
-                    "the file of experiment=... is refused: its keys are meant for the whole config; write "
+                    "the file of experiment=...: its keys are meant for the whole config; write "
                     "`# @package _global_` as its first line"
                 )
-            raise refuse(
+            raise invalid(
                 str(key),
                 composed[key],
-                allowed=f"groups are {', '.join(_GROUPS)}",
-                mend=did_you_mean(str(key), _GROUPS),
+                problem=f"groups are {', '.join(_GROUPS)}",
+                fix=did_you_mean(str(key), _GROUPS),
             )
     typed = {name: convert_group(name, composed) for name in _GROUPS}
     config = RunConfig(**typed)
@@ -55,7 +55,7 @@ def _check_missing(content: object, prefix: str = "") -> None:
     """Refuses a value that is still `???`, wherever it stands; a dataclass's default would take its place unseen."""
     for key, value in leaves(content, prefix):
         if value == "???":
-            raise ConfigError(f"{key} is refused: it has no value (???); set it, as {key}=...")
+            raise ConfigError(f"{key}: it has no value (???); set it, as {key}=...")
 
 
 def convert_group(name: str, composed: DictConfig) -> Any:
@@ -75,9 +75,9 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         _check_missing("???", f"{name}.")
     node = composed.get(name)
     if node is None:
-        raise refuse(name, None, allowed="every group needs an option", mend=f"leave {name} out to get the default")
+        raise invalid(name, None, problem="every group needs an option", fix=f"leave {name} out to get the default")
     if not isinstance(node, DictConfig):
-        raise refuse(name, node, allowed="an option of the group or keys under it", mend=f"write {name}.key=value")
+        raise invalid(name, node, problem="an option of the group or keys under it", fix=f"write {name}.key=value")
     try:
         _check_missing(OmegaConf.to_container(node), f"{name}.")
         defaults = {spec.name: spec.default for spec in fields(_GROUPS[name])}  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     except InterpolationResolutionError as error:
         reason = " ".join(str(error.msg or error).splitlines()[0].split())
         key = str(error.full_key or name)
-        raise ConfigError(f"{key} is refused: its interpolation gives nothing ({reason}); mend or drop it") from error
+        raise ConfigError(f"{key}: its interpolation gives nothing ({reason}); fix or drop it") from error
     except OmegaConfBaseException as error:
         raise _refuse_value(name, node, error) from error
 
@@ -112,7 +112,7 @@ def _refuse_value(group: str, node: DictConfig, error: OmegaConfBaseException) -
         return _refuse_nested_key(group, node, key, error)
     value = OmegaConf.select(node, inner, throw_on_resolution_failure=False) if inner else node
     reason = " ".join(str(error.msg or error).splitlines()[0].split()).rstrip(".")
-    return refuse(key, value, allowed=reason, mend=f"set {key} to another value")
+    return invalid(key, value, problem=reason, fix=f"set {key} to another value")
 
 
 def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfBaseException) -> ConfigError:
@@ -123,7 +123,7 @@ def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfB
         places = [i for i, rule in enumerate(node.get("rules") or []) if isinstance(rule, DictConfig) and word in rule]
         key = f"layout.rules[{places[0]}].{word}" if places else key
     names = f"keys there are {', '.join(known)}; " if known else ""
-    return ConfigError(f"{key} is refused: no such key; {names}{did_you_mean(word, known)}")
+    return ConfigError(f"{key}: no such key; {names}{did_you_mean(word, known)}")
 
 
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:

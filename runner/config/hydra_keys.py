@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 
 NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 SLICED = re.compile(r"\w+\[[^']*\][^']*")
@@ -72,15 +72,15 @@ def check(text: str, one: Override, *, multirun: bool) -> None:
     """
     key = one.key_or_group
     if one.is_delete():
-        raise ConfigError(f"{text} is refused: Hydra needs what is there; drop it")
+        raise ConfigError(f"{text}: Hydra needs what is there; drop it")
     if key.startswith(_CALLBACKS):
         _check_callback(text, one)
     elif key in _KINDS:
         _check_kind(one, multirun=multirun)
     elif not (key.startswith(_BELOW) or key in _GROUPS or (key.startswith("hydra.job.env_set.") and one.is_add())):
         names = [*_KINDS, *_GROUPS[:2], "hydra.launcher.<key>", "hydra.sweeper.<key>"]
-        mend = did_you_mean(key, [*_KINDS, *_GROUPS], "leave the others as they are")
-        raise ConfigError(f"{text} is refused: no such key that can be set; those are {', '.join(names)}; {mend}")
+        fix = did_you_mean(key, [*_KINDS, *_GROUPS], "leave the others as they are")
+        raise ConfigError(f"{text}: no such key that can be set; those are {', '.join(names)}; {fix}")
 
 
 def _check_kind(one: Override, *, multirun: bool) -> None:
@@ -88,9 +88,9 @@ def _check_kind(one: Override, *, multirun: bool) -> None:
     fits, allowed, example = _KINDS[key]
     value = None if one.is_sweep_override() else one.value()
     if one.is_sweep_override() or not fits(value):
-        raise refuse(key, one.get_value_string(), allowed=allowed, mend=f"set {key}={example}")
+        raise invalid(key, one.get_value_string(), problem=allowed, fix=f"set {key}={example}")
     if key == "hydra.mode" and value == "RUN" and multirun:
-        raise refuse(key, value, allowed="-m asks for MULTIRUN", mend="drop one of the two")
+        raise invalid(key, value, problem="-m asks for MULTIRUN", fix="drop one of the two")
 
 
 def _check_callback(text: str, one: Override) -> None:
@@ -99,4 +99,4 @@ def _check_callback(text: str, one: Override) -> None:
     value = None if one.is_sweep_override() else one.value()
     if name in _OURS or not (isinstance(value, dict) and isinstance(value.get("_target_"), str)):
         allowed = f"{' and '.join(_OURS)} are the program's own, others are added with what they call"
-        raise ConfigError(f"{text} is refused: {allowed}; write +{_CALLBACKS}mine={{_target_:package.module.Class}}")
+        raise ConfigError(f"{text}: {allowed}; write +{_CALLBACKS}mine={{_target_:package.module.Class}}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.config import search_path
-from runner.errors import refuse
+from runner.errors import invalid
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:
@@ -33,7 +33,7 @@ def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
     """
     value = OmegaConf.select(composed, key)
     if value is None or not str(value).strip():
-        raise refuse(key, value, allowed="the path of a folder", mend="drop it to get the default")
+        raise invalid(key, value, problem="the path of a folder", fix="drop it to get the default")
     return (base or Path.cwd()) / str(value)
 
 

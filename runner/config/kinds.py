@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 
 _MISSING = "???"
 _NONE = ("false", "no", "off", "none", "")  # words for null
@@ -38,7 +38,7 @@ def misfit(kind: object, value: object, key: str) -> ConfigError | None:
     origin = get_origin(kind) or kind
     inner = get_args(kind)
     if not _fits(origin, value):
-        return refuse(key, value, allowed=f"a value of type {_name(kind)}", mend=f"set {key} to one")
+        return invalid(key, value, problem=f"a value of type {_name(kind)}", fix=f"set {key} to one")
     below: Iterator[ConfigError | None] = iter(())
     if isinstance(value, list):
         below = (misfit(inner[0], one, f"{key}[{place}]") for place, one in enumerate(value))
@@ -52,10 +52,10 @@ def _misfit_below(kind: type, value: object, key: str, *, may_be_null: bool) -> 
     names = [spec.name for spec in fields(kind)]
     if not isinstance(value, Mapping):
         given = f"{key}.{names[0]}={'...' if value is None else value}"
-        mend = f"write {{{names[0]}: ...}} there" if key.endswith("]") else f"write {given}"
+        fix = f"write {{{names[0]}: ...}} there" if key.endswith("]") else f"write {given}"
         if may_be_null and str(value).lower() in _NONE:
-            mend = f"set {key}=null"
-        return refuse(key, value, allowed=f"keys under it: {', '.join(names)}", mend=mend)
+            fix = f"set {key}=null"
+        return invalid(key, value, problem=f"keys under it: {', '.join(names)}", fix=fix)
     hints = get_type_hints(kind)
     found = (misfit(hints[name], value[name], f"{key}.{name}") for name in names if name in value)
     return next(filter(None, found), None)

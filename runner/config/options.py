@@ -15,7 +15,7 @@ from runner.config import schema_task
 from runner.config.checks_values import one_of
 from runner.config.kinds import misfit
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, TaskConfig
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 
 _TARGET = "_target_"
 _HELD = ("target", "options")  # fields that no key of YAML has
@@ -42,8 +42,8 @@ def _beside(key: str, kind: type, content: Mapping[str, object]) -> dict[str, ob
     own = _names(kind)
     target = content.get(_TARGET, "")
     if not isinstance(target, str):
-        raise refuse(
-            f"{key}.{_TARGET}", target, allowed="an import path", mend=f"write {key}.{_TARGET}=package.module.function"
+        raise invalid(
+            f"{key}.{_TARGET}", target, problem="an import path", fix=f"write {key}.{_TARGET}=package.module.function"
         )
     return {
         **{name: value for name, value in content.items() if name in own},
@@ -101,6 +101,5 @@ def unknown(group: str, key: str, known: Iterable[str], of: str = "") -> ConfigE
     """Words the refusal of a key that a group, or what it is `of`, lacks."""
     known = list(known)
     return ConfigError(
-        f"{group}.{key} is refused: no such key; keys of {of or group} are {', '.join(known)}; "
-        f"{did_you_mean(key, known)}"
+        f"{group}.{key}: no such key; keys of {of or group} are {', '.join(known)}; {did_you_mean(key, known)}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-KEYS = {"dataset.eval": "dataset.test"}  # old -> new
+KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_inconclusive"}  # old -> new
 
 
 def argument(text: str) -> str:

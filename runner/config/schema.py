@@ -34,7 +34,7 @@ class EngineConfig:
         model uses bfloat16 copies, rounded by shards before they are gathered); `bfloat16` (both, at half the memory).
       combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
         a step must not read what it has written; the engine's does not, and a model that does is refused. null: yes,
-        but for models of more than 64 batch normalisations, for which DTensor would look for pairs for minutes.
+        but for models of more than 64 batch normalizations, for which DTensor would look for pairs for minutes.
       intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
       canary: runs two checked steps on the mesh before training.
       loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
@@ -255,12 +255,12 @@ class VerifyConfig:
     Attributes:
       steps: training steps that both sides take, the run's first.
       seconds: no step of the single device's training begins later, but for the first three; null: no bound.
-      allow_unproven: a verdict of `not proven` passes.
+      allow_inconclusive: a verdict of `inconclusive` passes.
     """
 
     steps: int = 20
     seconds: float | None = 20.0
-    allow_unproven: bool = False
+    allow_inconclusive: bool = False
 
 
 @dataclass
@@ -320,7 +320,7 @@ class PlanConfig:
     """What the plan reckons times with.
 
     Attributes:
-      bandwidth_gb_s: GB/s that one device sends to its neighbour; null: by device type.
+      bandwidth_gb_s: GB/s that one device sends to its neighbor; null: by device type.
       network_gb_s: GB/s that one device sends to a device of another process; null: by device type.
       gflops: 1e9 floating-point operations a second of one device; null: by device type.
     """

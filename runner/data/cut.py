@@ -22,7 +22,7 @@ from runner.data.base import (
     empty,
 )
 from runner.data.splits import Slice, parse_split, resolve
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 
 RAM_BYTES = 1 << 30  # selections below this many bytes are read into RAM, which makes gathering rows faster
 TEST_SHARE = 0.2
@@ -160,8 +160,8 @@ def terms(key: str, text: str) -> tuple[Slice, ...]:
     try:
         return parse_split(text)
     except ValueError as error:
-        mend = f"write dataset.{key}='train[:5000]'"
-        raise refuse(f"dataset.{key}", text, allowed=str(error), mend=mend) from error
+        fix = f"write dataset.{key}='train[:5000]'"
+        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
 
 
 def select(key: str, text: str, whole: Whole) -> DataSource:
@@ -183,8 +183,8 @@ def select(key: str, text: str, whole: Whole) -> DataSource:
     except ConfigError:
         raise
     except ValueError as error:
-        mend = f"write dataset.{key}={next(iter(whole.splits))}"
-        raise ConfigError(f"dataset.{key}={text} is refused: {error}; {mend}") from error
+        fix = f"write dataset.{key}={next(iter(whole.splits))}"
+        raise ConfigError(f"dataset.{key}={text}: {error}; {fix}") from error
     pieces = [(whole.splits[name], start, stop) for name, start, stop in ranges]
     arrays = [
         {name: array[start:stop] for name, array in source.arrays.items()}
@@ -220,11 +220,11 @@ def _check_categories(
     """Refuses examples whose label the publisher withholds, which TFDS tells by -1."""
     for name, spec in specs.items():
         if spec.names and not spec.shape and (arrays[name].min() < 0 or arrays[name].max() >= len(spec.names)):
-            raise refuse(
+            raise invalid(
                 f"dataset.{key}",
                 text,
-                allowed=f"{whole.name} withholds labels there, and only examples with one can be used",
-                mend=f"the splits are {', '.join(whole.splits)}",
+                problem=f"{whole.name} withholds labels there, and only examples with one can be used",
+                fix=f"the splits are {', '.join(whole.splits)}",
             )
 
 
@@ -242,11 +242,11 @@ def _part(source: DataSource, share: float, entropy: Sequence[int], key: str) ->
     """
     count = round(source.size * share)
     if not 0 < count < source.size:
-        raise refuse(
+        raise invalid(
             f"dataset.{key}",
             share if key == "holdout" else None,
-            allowed=f"{source.size} examples can't be parted with {share:g} of them on one side",
-            mend="name the splits, as dataset.train=train dataset.test=train, or take more examples",
+            problem=f"{source.size} examples can't be parted with {share:g} of them on one side",
+            fix="name the splits, as dataset.train=train dataset.test=train, or take more examples",
         )
     order = np.random.default_rng(list(entropy)).permutation(source.size)
     return _rows(source, np.sort(order[count:])), _rows(source, np.sort(order[:count]))

@@ -70,10 +70,10 @@ def name_of(text: str, where: str) -> str:
         )
     if name in RESERVED:
         shown = repr(text) if name == text else f"{text!r}, which is read as {name!r},"
-        mend = "rename that array or column"
+        fix = "rename that array or column"
         if name == WEIGHT:
-            mend += ", for example to example_weight; if it weighs examples, set task.example_weight=example_weight"
-        raise DataError(f"{where}: {shown} is a name of the runner's own; {mend}")
+            fix += ", for example to example_weight; if it weighs examples, set task.example_weight=example_weight"
+        raise DataError(f"{where}: {shown} is a name of the runner's own; {fix}")
     return name
 
 
@@ -218,7 +218,7 @@ def numbers(place: str, values: Array) -> Array:
 
     Args:
       place: where they stand, for errors.
-      values: (N, ...); bytes of three dims (N, H, W) are grey images and get a channel.
+      values: (N, ...); bytes of three dims (N, H, W) are gray images and get a channel.
 
     Raises:
       DataError: it holds something else, or what the type does not.
@@ -276,7 +276,7 @@ def _categories(
     readable = [word for word in words if is_number(word)]
     if readable and len(readable) < len(words):
         split, row, word = _first_word(columns)
-        raise DataError(f"{where[split]}, {name}: row {row} holds {word!r} and others numbers; mend it or that column")
+        raise DataError(f"{where[split]}, {name}: row {row} holds {word!r} and others numbers; fix it or that column")
     if len(words) > _MOST_WORDS or (rows >= _FEW_ROWS and len(words) > rows / 2):
         raise DataError(
             f"{place} holds {len(words):,} different words in {rows:,} rows, which is text and no category; leave it "

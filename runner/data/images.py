@@ -43,12 +43,12 @@ class Header:
     Attributes:
       height: in pixels, as the image is shown.
       width: likewise.
-      grey: whether it has no colours.
+      gray: whether it has no colors.
     """
 
     height: int
     width: int
-    grey: bool
+    gray: bool
 
 
 def read_header(data: bytes) -> Header:
@@ -72,7 +72,7 @@ def decode(data: bytes, channels: int) -> Pixels:
 
     Args:
       data: the file's bytes.
-      channels: 1 grey, 3 colours, 4 colours and alpha. Alpha is left out where it is not asked for.
+      channels: 1 gray, 3 colors, 4 colors and alpha. Alpha is left out where it is not asked for.
 
     Returns:
       uint8 (height, width, channels); of an animation the first image.
@@ -223,9 +223,9 @@ def color(image: Pixels, brightness: float, contrast: float, saturation: float, 
     Args:
       image: uint8 (H, W, 1 or 3); the last two have no effect on one channel.
       brightness: factor; 1 changes nothing.
-      contrast: factor around the mean grey.
-      saturation: factor around each pixel's grey.
-      hue: share of the colour circle to turn by; 0 changes nothing.
+      contrast: factor around the mean gray.
+      saturation: factor around each pixel's gray.
+      hue: share of the color circle to turn by; 0 changes nothing.
     """
     (shown,) = _as_pillow(image)
     if brightness != 1:

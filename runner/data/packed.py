@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.data.base import Array, ArraySource, ArraySpec, Rows
 from runner.data.checks_text import END_TOKEN
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 
 TOKENS = "tokens"
 LABEL = "label"
@@ -39,11 +39,11 @@ def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
 
 def no_label_counts(split: str) -> ConfigError:
     """Returns the refusal of a split whose documents, kept apart, have one token each: none has a next one."""
-    return refuse(
+    return invalid(
         "dataset.documents",
         "apart",
-        allowed=f"a label that counts, and split {split} has none: every document has one token",
-        mend=f"set dataset.documents=joined, or {END_TOKEN}",
+        problem=f"a label that counts, and split {split} has none: every document has one token",
+        fix=f"set dataset.documents=joined, or {END_TOKEN}",
     )
 
 

@@ -39,7 +39,7 @@ class Prefetcher(Generic[Item, Placed]):
           ValueError: `depth` is below 1.
         """
         if depth < 1:
-            raise ValueError(f"dataset.prefetch={depth} is refused: at least 1 is allowed")
+            raise ValueError(f"dataset.prefetch={depth}: at least 1 is allowed")
         self._items = items
         self._place = place
         self._ready: queue.Queue[tuple[Placed] | BaseException | None] = queue.Queue(depth)

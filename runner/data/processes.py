@@ -24,7 +24,7 @@ from absl import flags
 
 from runner.data.augment import Augmented, make, name_of
 from runner.data.base import Array, Rows, empty
-from runner.errors import DataError, told
+from runner.errors import DataError, describe
 from runner.host import imports
 
 _MADE = "made"
@@ -67,7 +67,7 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             make(source, epoch, rows, made)
             return {_MADE: made}
         except Exception as error:  # told as a value: an exception would end the worker
-            return {_FAILED: " ".join(str(error).split()) if isinstance(error, DataError) else told(error)}
+            return {_FAILED: " ".join(str(error).split()) if isinstance(error, DataError) else describe(error)}
 
     def get_state(self) -> dict[str, int]:
         """Nothing: what is asked for is the parent's."""
@@ -170,7 +170,7 @@ class Processes:
         try:
             self._number(source)
         except Exception as error:  # whatever an object's own pickling raises
-            return told(error)
+            return describe(error)
         return ""
 
     def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:

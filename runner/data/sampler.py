@@ -62,7 +62,7 @@ def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
       ValueError: `remainder` is neither.
     """
     if remainder not in ("drop", "pad"):
-        raise ValueError(f"remainder={remainder} is refused: drop or pad are allowed")
+        raise ValueError(f"remainder={remainder}: drop or pad are allowed")
     return size // batch_size if remainder == "drop" else -(-size // batch_size)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Encoding, ExampleSource, Rows
 from runner.data.cut import Whole
-from runner.errors import refuse
+from runner.errors import invalid
 
 _KEY = "dataset.standardize"
 _BLOCK = 4096  # examples that are read at once
@@ -33,7 +33,7 @@ def chosen(wanted: object, specs: Mapping[str, ArraySpec], keep: Collection[str]
     for name in wanted:
         if name not in able:
             allowed = f"names of numeric arrays, which are {', '.join(able) or 'none'}"
-            raise refuse(_KEY, name, allowed=allowed, mend=f"set {_KEY}=true for all of them")
+            raise invalid(_KEY, name, problem=allowed, fix=f"set {_KEY}=true for all of them")
     return list(wanted)
 
 
@@ -96,9 +96,9 @@ def standardized(whole: Whole, encoding: Encoding, names: Collection[str]) -> Wh
         deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
             had = "none" if mean is None else f"{len(mean)}"
-            raise refuse(
-                _KEY, name, allowed=f"the run recorded the mean of {had} columns of it, {columns} are there",
-                mend="give the data that the run had",
+            raise invalid(
+                _KEY, name, problem=f"the run recorded the mean of {had} columns of it, {columns} are there",
+                fix="give the data that the run had",
             )  # fmt: skip
         statistics[name] = (np.array(mean), np.array(deviation))
     found = replace(whole.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation))

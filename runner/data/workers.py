@@ -20,7 +20,7 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data.augment import Augmented, make, sources
 from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty
-from runner.errors import DataError, refuse
+from runner.errors import DataError, invalid
 from runner.host import cores
 
 logger = logging.getLogger(__name__)
@@ -181,9 +181,9 @@ class Workers:
         if not why:
             return self._processes
         if kind == "process":
-            mend = "define it in a module, or set dataset.worker_kind=thread"
-            raise refuse(
-                "dataset.worker_kind", kind, allowed=f"the dataset can't be sent to a process ({why})", mend=mend
+            fix = "define it in a module, or set dataset.worker_kind=thread"
+            raise invalid(
+                "dataset.worker_kind", kind, problem=f"the dataset can't be sent to a process ({why})", fix=fix
             )
         logger.warning("examples are made by threads: the dataset can't be sent to a process (%s)", why)
         return make

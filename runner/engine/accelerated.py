@@ -30,11 +30,11 @@ class Lack:
 
     Attributes:
       what: in words.
-      mend: the command that installs it, or another setting.
+      fix: the command that installs it, or another setting.
     """
 
     what: str
-    mend: str
+    fix: str
 
 
 def lack(engine: str, kind: str) -> Lack | None:

@@ -50,7 +50,7 @@ class StepMetrics:
     """Sums over each step's global batch, read back.
 
     Attributes:
-      sums: float64 (steps,) by name: `loss`, regularisation losses times the weight added, and the task's.
+      sums: float64 (steps,) by name: `loss`, regularization losses times the weight added, and the task's.
       weight: float64 (steps,), what each sum is of: sums / weight are the steps' means.
     """
 

@@ -21,7 +21,7 @@ T = TypeVar("T")  # an array on an engine's devices
 def cut(batches: HostBatches, microbatches: int) -> dict[str, Array]:
     """Returns every array of a call as (K M, B / M, ...), in the examples' order.
 
-    A micro-batch is a run of neighbours: which examples it holds does not depend on the mesh.
+    A micro-batch is a run of neighbors: which examples it holds does not depend on the mesh.
 
     Args:
       batches: arrays (K, B, ...).

@@ -7,7 +7,7 @@ import re
 from runner.config.checks_values import changed, one_of, positive
 from runner.config.schema import EngineConfig, RunConfig
 from runner.engine.registry import ENGINES, check_installed
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.layout import mesh
 from runner.model import target
 from runner.processes import place
@@ -26,11 +26,11 @@ def check(config: RunConfig) -> None:
         one_of(f"engine.{key}", getattr(config.engine, key), ("auto", "device", "host"))
     check_installed(config.engine.name)
     if config.layout.from_model and config.engine.name != "jax":
-        raise refuse(
+        raise invalid(
             "layout.from_model",
             "true",
-            allowed=f"engine.name={config.engine.name} has no models with a map of their own",
-            mend="set engine=jax, or layout=megatron",
+            problem=f"engine.name={config.engine.name} has no models with a map of their own",
+            fix="set engine=jax, or layout=megatron",
         )
     _check_against(config)
     _check_precision(config)
@@ -44,15 +44,15 @@ def _check_keys(config: EngineConfig) -> None:
     threads = config.intra_op_threads
     positive(key, threads)
     if threads is not None and threads > _MOST_THREADS:
-        raise refuse(key, threads, allowed=f"at most {_MOST_THREADS}", mend=f"leave {key} out")
+        raise invalid(key, threads, problem=f"at most {_MOST_THREADS}", fix=f"leave {key} out")
     own = ENGINES[config.name].keys
     for entry_name, entry in ENGINES.items():
         for other in changed(config, [key for key in entry.keys if key not in own]):
-            raise refuse(
+            raise invalid(
                 f"engine.{other}",
                 getattr(config, other),
-                allowed=f"engine.name={config.name} has no such key",
-                mend=f"leave {other} out, or set engine={entry_name}",
+                problem=f"engine.name={config.name} has no such key",
+                fix=f"leave {other} out, or set engine={entry_name}",
             )
 
 
@@ -60,11 +60,11 @@ def check_builder(config: RunConfig) -> None:
     """Refuses a builder of Keras models for the engine that trains none; `model` is checked."""
     for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
         if engine and ENGINES[engine].takes_layouts and not target.takes(config.model, target.LAYOUTS):
-            raise refuse(
+            raise invalid(
                 key,
                 engine,
-                allowed=f"it trains what takes `{target.LAYOUTS}`, and model._target_={config.model.target} does not",
-                mend="set model=mlp_core, or another engine for a builder of Keras models",
+                problem=f"it trains what takes `{target.LAYOUTS}`, and model._target_={config.model.target} does not",
+                fix="set model=mlp_core, or another engine for a builder of Keras models",
             )
 
 
@@ -76,15 +76,15 @@ def check_trainable(config: RunConfig) -> None:
         return
     for name, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
         if engine not in (None, "jax"):
-            raise refuse(key, patterns, allowed=f"{name}={engine} trains all", mend="set engine=jax, or leave it out")
+            raise invalid(key, patterns, problem=f"{name}={engine} trains all", fix="set engine=jax, or leave it out")
     if not patterns:
-        raise refuse(key, patterns, allowed="at least one pattern, or null for all", mend=f"set {key}=['.*/kernel']")
+        raise invalid(key, patterns, problem="at least one pattern, or null for all", fix=f"set {key}=['.*/kernel']")
     for index, pattern in enumerate(patterns):
         try:
             re.compile(pattern)
         except re.error as error:
-            raise refuse(
-                f"{key}[{index}]", pattern, allowed=f"a regular expression ({error})", mend="escape what is literal"
+            raise invalid(
+                f"{key}[{index}]", pattern, problem=f"a regular expression ({error})", fix="escape what is literal"
             ) from error
 
 
@@ -92,13 +92,13 @@ def _check_precision(config: RunConfig) -> None:
     key = "engine.precision"
     precision = config.engine.precision
     one_of(key, precision, tuple({one: None for entry in ENGINES.values() for one in entry.precisions}))
-    for name, mend in (
+    for name, fix in (
         (config.engine.name, f"set engine=jax or {key}=float32"),
         (config.against.engine, f"set {key}=float32 to compare engines"),
     ):
         if name and precision not in ENGINES[name].precisions:
             allowed = f"float32 with engine {name}, whose models take DTensor layouts or mixed precision, not both"
-            raise refuse(key, precision, allowed=allowed, mend=mend)
+            raise invalid(key, precision, problem=allowed, fix=fix)
 
 
 def _check_state(config: EngineConfig) -> None:
@@ -106,11 +106,11 @@ def _check_state(config: EngineConfig) -> None:
     state = config.state
     one_of(key, state, ("float32", "master", "bfloat16"))
     if state != "float32" and config.precision != "bfloat16":
-        raise refuse(
+        raise invalid(
             key,
             state,
-            allowed=f"float32 with engine.precision={config.precision}, whose layers use float32 weights",
-            mend=f"set engine.precision=bfloat16 too, or leave {key} out",
+            problem=f"float32 with engine.precision={config.precision}, whose layers use float32 weights",
+            fix=f"set engine.precision=bfloat16 too, or leave {key} out",
         )
 
 
@@ -125,13 +125,13 @@ def check_processes(config: RunConfig) -> None:
     if other is None:
         return
     if other != 1:
-        raise refuse(key, other, allowed="1, or null", mend=f"set {key}=1")
+        raise invalid(key, other, problem="1, or null", fix=f"set {key}=1")
     if mesh.device_kind(config.mesh) != "cpu":
-        raise refuse(
-            key, other, allowed="virtual devices of the CPU, which one process can hold", mend="set mesh.device=cpu"
+        raise invalid(
+            key, other, problem="virtual devices of the CPU, which one process can hold", fix="set mesh.device=cpu"
         )
     if place.count(config.cluster) == 1:
-        raise refuse(key, other, allowed="a run in several processes", mend="set cluster=local too, or leave it out")
+        raise invalid(key, other, problem="a run in several processes", fix="set cluster=local too, or leave it out")
 
 
 def _check_against(config: RunConfig) -> None:
@@ -141,10 +141,10 @@ def _check_against(config: RunConfig) -> None:
         return
     one_of(key, other, tuple(ENGINES))
     if other == config.engine.name:
-        raise refuse(
+        raise invalid(
             key,
             other,
-            allowed=f"another engine than engine.name={other}",
-            mend=f"set {key}={next(name for name in ENGINES if name != other)}, or leave it out for one device",
+            problem=f"another engine than engine.name={other}",
+            fix=f"set {key}={next(name for name in ENGINES if name != other)}, or leave it out for one device",
         )
     check_installed(other, key)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.schema import MeshConfig, RunConfig
 from runner.engine.accelerated import Lack, lack
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.host import accelerators
 from runner.host.accelerators import GPU, TPU, Accelerators, counted
 from runner.host.commands import command_module
@@ -30,7 +30,7 @@ class Choice:
       kind: `cpu`, `gpu` or `tpu`.
       count: how many there are, in all processes.
       model: of accelerators, where it is one that is known.
-      why: why it is not the accelerators that are here, and the mend; empty where none are, or where they are it.
+      why: why it is not the accelerators that are here, and the fix; empty where none are, or where they are it.
     """
 
     kind: str
@@ -67,7 +67,7 @@ def choose(config: RunConfig, asked: str) -> Choice:
     Raises:
       ConfigError: accelerators that were asked for by name are not there, or the libraries can't use them.
     """
-    launcher = place.told()
+    launcher = place.from_launcher()
     if asked == AUTO and launcher is not None and launcher.device:
         asked = launcher.device  # it has seen all of the machine's, and deals them out
     if asked in (GPU, TPU):
@@ -107,7 +107,7 @@ def _why_not(config: RunConfig, found: Accelerators) -> str:
         many = counted(there, found.kind, found.model) + (f" in {several} processes" if several > 1 else "")
         return f"it does not fit the {many} here; {_smaller(there)}"
     if (lacking := _lack(config, found.kind)) is not None:
-        return f"{lacking.what} for the {words} here; {lacking.mend}"
+        return f"{lacking.what} for the {words} here; {lacking.fix}"
     return ""
 
 
@@ -125,11 +125,11 @@ def _named(config: RunConfig, kind: str) -> Choice:
         return Choice(kind, max(there, 0 if -1 in sizes else math.prod(sizes)), found.model)
     key = "mesh.device"
     if not found.count:
-        mend = f"set {key}=cpu, or plan it: python -m {_PLANS} needs no {kind.upper()}"
-        raise refuse(key, kind, allowed=accelerators.absence(kind), mend=mend)
+        fix = f"set {key}=cpu, or plan it: python -m {_PLANS} needs no {kind.upper()}"
+        raise invalid(key, kind, problem=accelerators.absence(kind), fix=fix)
     if (lacking := _lack(config, kind)) is not None:
         why = f"{lacking.what} for the {found.words()} here"
-        raise refuse(key, kind, allowed=why, mend=f"{lacking.mend}, or set {key}=cpu")
+        raise invalid(key, kind, problem=why, fix=f"{lacking.fix}, or set {key}=cpu")
     return Choice(kind, there, found.model)
 
 
@@ -165,7 +165,7 @@ def line(config: RunConfig, composed: DictConfig) -> list[str]:
       config: checked.
       composed: the same as Hydra composed it.
     """
-    if place.told() is not None:
+    if place.from_launcher() is not None:
         return []
     return [described(config, str(OmegaConf.select(composed, "mesh.device", default=AUTO)))]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from runner import layout
 from runner.config.import_paths import before_the_model, import_paths
 from runner.config.schema import RunConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host import libraries, stages
 from runner.host.late import late
 from runner.host.versions import installed
@@ -96,11 +96,11 @@ def check_installed(name: str, key: str = "engine.name") -> None:
     entry = ENGINES[name]
     missing = [library for library in entry.libraries if importlib.util.find_spec(library) is None]
     if missing:
-        raise refuse(
+        raise invalid(
             key,
             name,
-            allowed=f"it needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            mend=entry.install,
+            problem=f"it needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            fix=entry.install,
         )
 
 

@@ -14,7 +14,7 @@ from runner.data import loading
 from runner.data.augment import Augmented
 from runner.data.base import Dataset, DataSource, Encoding
 from runner.engine import devices, registry
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host import stages
@@ -117,11 +117,11 @@ def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
         return plain, "train" if config.dataset.holdout else config.dataset.train
     if wanted == "validation":
         if data.validation is None:
-            raise refuse(
+            raise invalid(
                 "evaluate.split",
                 wanted,
-                allowed="train, test or a split expression, as the run has no validation split",
-                mend="set evaluate.split=test",
+                problem="train, test or a split expression, as the run has no validation split",
+                fix="set evaluate.split=test",
             )
         return data.validation, config.dataset.validation or wanted
     return data.test, config.dataset.test or wanted if wanted == "test" else wanted

@@ -12,7 +12,7 @@ from runner.data.base import DataSource
 from runner.data.splits import Slice, parse_split
 from runner.engine import make_engine
 from runner.engine.base import Engine
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.logs import quiet_native_log
 from runner.processes.team import current
 from runner.task.base import DataSpec, Evaluation, Task
@@ -37,10 +37,10 @@ def open_saved(config: RunConfig, command: str) -> Previous:
     """
     for key, value in (("resume", config.resume), ("branch", config.branch)):
         if value is not None:
-            raise refuse(key, value, allowed=f"{key} trains on, {command} takes run", mend="write run=...")
+            raise invalid(key, value, problem=f"{key} trains on, {command} takes run", fix="write run=...")
     if config.run is None:
-        raise refuse(
-            "run", None, allowed=f"{command} needs a run that left checkpoints", mend="set run=latest or run=<run id>"
+        raise invalid(
+            "run", None, problem=f"{command} needs a run that left checkpoints", fix="set run=latest or run=<run id>"
         )
     folder = folder_of(config.trainer.checkpoint)
     opened = list[Previous]()
@@ -51,7 +51,7 @@ def open_saved(config: RunConfig, command: str) -> Previous:
         opened.append(Previous(found, runs.open_checkpoint("run", found, step)))
         return str(found.folder), dict(found.record), str(opened[0].checkpoint.folder)
 
-    where, record, checkpoint = team.told("the recorded run", find)
+    where, record, checkpoint = team.broadcast("the recorded run", find)
     if opened:
         return opened[0]
     return Previous(SavedRun(Path(where), record), Checkpoint(Path(checkpoint), trusted=True))

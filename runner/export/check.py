@@ -36,7 +36,7 @@ class Difference:
       differing: examples whose integers differ; 0 of floats.
       largest: largest absolute difference of a float; 0 of integers.
       scale: the run's largest absolute value of it; of what is drawn, the export's.
-      drawn: it comes of random numbers, which each call draws anew, so that it must be finite and no more.
+      drawn: it comes of random numbers, which each call draws again, so that it must be finite and no more.
     """
 
     exact: bool

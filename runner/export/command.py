@@ -189,7 +189,7 @@ def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
     rows = [(f"{name}, examples", f"{found.examples:,}")]
     for answer, difference in found.answers.items():
         if difference.drawn:
-            rows.append((f"  {answer}", "not compared: each call draws random numbers anew"))
+            rows.append((f"  {answer}", "not compared: each call draws random numbers again"))
         elif difference.exact:
             rows.append((f"  {answer} that differ", f"{difference.differing:,}"))
         else:

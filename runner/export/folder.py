@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.config.schema import ExportConfig
-from runner.errors import EngineError, refuse
+from runner.errors import EngineError, invalid
 from runner.host.folders import remove_empty, remove_files
 from runner.host.paths import outputs_dir
 from runner.training.checkpoint.runs import SavedRun
@@ -27,11 +27,11 @@ def target(config: ExportConfig, run: SavedRun) -> Path:
     """
     path = Path(config.folder).expanduser().absolute() if config.folder else outputs_dir() / "exports" / run.run
     if path.exists() and not _is_ours(path):
-        raise refuse(
+        raise invalid(
             _KEY,
             path,
-            allowed="a folder that is not there, is empty or holds an earlier export and nothing else",
-            mend=f"set {_KEY}={path}/export",
+            problem="a folder that is not there, is empty or holds an earlier export and nothing else",
+            fix=f"set {_KEY}={path}/export",
         )
     return path
 

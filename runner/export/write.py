@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
-from runner.errors import told
+from runner.errors import describe
 from runner.export.plain import PlainModel
 from runner.export.signature import NAME, Served
 from runner.host.late import late
@@ -97,7 +97,7 @@ def _save(plain: PlainModel, path: Path) -> str:
         plain.keras.save(path)
     except Exception as error:  # whatever an object's own `get_config` raises
         path.unlink(missing_ok=True)
-        return f"the model can't be written as a whole ({_ADDRESS.sub('', told(error))})"
+        return f"the model can't be written as a whole ({_ADDRESS.sub('', describe(error))})"
     with zipfile.ZipFile(path) as saved:
         config = json.loads(saved.read(_CONFIG))
     known = ("keras", plain.package, *packages_beside(plain))

@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
 
 
 def absence(kind: str) -> str:
-    """Says why no accelerator of a kind is there, with what mends it where something does."""
+    """Says why no accelerator of a kind is there, with what fixes it where something does."""
     name = kind.upper()
     hidden = os.environ.get(VISIBLE_GPUS)
     if kind == GPU and hidden is not None and _nodes("nvidia"):

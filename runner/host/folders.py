@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, lock_until_exit
 
 MARK = ".runner"  # lies in each folder that a command has claimed, and is locked while its process lives
@@ -88,11 +88,11 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
             with suppress(OSError):  # another user's mark, perhaps; what it says is for people only
                 _write_mark(folder, *_run_line(folder))
     except HeldError as error:
-        raise refuse(
+        raise invalid(
             key,
             folder,
-            allowed=f"a folder that no other process writes into, and {_writer(folder)} does",
-            mend=f"set {key}={folder}-2",
+            problem=f"a folder that no other process writes into, and {_writer(folder)} does",
+            fix=f"set {key}={folder}-2",
         ) from error
     except OSError as error:
         remove_empty(made)
@@ -186,21 +186,21 @@ def check(key: str, folder: Path) -> None:
     """Refuses a folder that a command must not write into; see `claim`, which makes it."""
     try:
         if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
-            raise refuse(
+            raise invalid(
                 key,
                 folder,
-                allowed="a folder that is not there, is empty or that an earlier run made, so that no file of "
+                problem="a folder that is not there, is empty or that an earlier run made, so that no file of "
                 "yours is written over",
-                mend=f"set {key}={folder / 'run'}",
+                fix=f"set {key}={folder / 'run'}",
             )
         if folder.exists() and not folder.is_dir():
-            raise refuse(key, folder, allowed="a folder, and this is a file", mend=f"set {key} to another path")
+            raise invalid(key, folder, problem="a folder, and this is a file", fix=f"set {key} to another path")
     except OSError as error:
         raise _cannot(key, folder, error) from error
 
 
 def _cannot(key: str, folder: Path, error: OSError) -> ConfigError:
-    return refuse(key, folder, allowed=f"a folder that can be written ({error.strerror})", mend=f"set {key} to one")
+    return invalid(key, folder, problem=f"a folder that can be written ({error.strerror})", fix=f"set {key} to one")
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import definition
 
 _MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"
@@ -32,12 +32,12 @@ def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
     required = len(taken) - len(arguments.defaults)
     named = [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
     if required > wanted or (len(taken) < wanted and arguments.vararg is None) or named:
-        raise refuse(
+        raise invalid(
             key,
             path,
-            allowed=f"a function that takes {', '.join(parameters)}; this one takes "
+            problem=f"a function that takes {', '.join(parameters)}; this one takes "
             f"{', '.join([*(one.arg for one in taken), *named]) or 'nothing'}",
-            mend=f"write def {path.rpartition('.')[2]}({', '.join(parameters)})",
+            fix=f"write def {path.rpartition('.')[2]}({', '.join(parameters)})",
         )
 
 
@@ -54,25 +54,25 @@ def look_up(key: str, path: str, *, compiled: bool = False) -> definition.Found:
     """
     module, _, name = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in path.split(".")):
-        raise refuse(key, path or "''", allowed="an import path with a dot", mend=_MEND)
+        raise invalid(key, path or "''", problem="an import path with a dot", fix=_MEND)
     try:
         found = definition.find(path)
     except definition.UnreadableError as error:
-        raise refuse(key, path, allowed=str(error), mend="mend it") from error
-    mend = _MEND
+        raise invalid(key, path, problem=str(error), fix="fix it") from error
+    fix = _MEND
     if found.kind == "no module":
         allowed = f"there is no module {found.where}"
     elif found.kind == "missing":
         allowed = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
-        mend = did_you_mean(name, found.names, _MEND)
+        fix = did_you_mean(name, found.names, _MEND)
     elif found.kind == "value":
         allowed = f"{name} in {found.where} is not callable"
     elif found.kind == "compiled" and not compiled:
         allowed = f"{found.where} has no Python source that tells what {name} takes"
-        mend = "name a function of Python that calls it"
+        fix = "name a function of Python that calls it"
     else:
         return found
-    raise refuse(key, path, allowed=allowed, mend=mend)
+    raise invalid(key, path, problem=allowed, fix=fix)
 
 
 def check_options(
@@ -100,11 +100,11 @@ def check_options(
     for name in options:
         if name not in named and arguments.kwarg is None:
             takes = ", ".join(named) or "no options"
-            raise ConfigError(f"{group}.{name} is refused: {path} takes {takes}; {did_you_mean(name, named)}")
+            raise ConfigError(f"{group}.{name}: {path} takes {takes}; {did_you_mean(name, named)}")
     for name in required(arguments):
         if name not in options and name not in given:
-            mend = write.format(group=group, name=name)
-            raise ConfigError(f"{group}.{name} is refused: it has no value and {path} needs it; {mend}")
+            fix = write.format(group=group, name=name)
+            raise ConfigError(f"{group}.{name}: it has no value and {path} needs it; {fix}")
 
 
 def required(arguments: ast.arguments) -> list[str]:
@@ -129,8 +129,8 @@ def load(path: str, key: str) -> Callable[..., Any]:
         builder = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a user's module raises at import
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise refuse(key, path, allowed=f"it does not import ({reason})", mend="mend that module") from error
+        raise invalid(key, path, problem=f"it does not import ({reason})", fix="fix that module") from error
     if not callable(builder):
-        raise refuse(key, path, allowed=f"{name} is not callable", mend=_MEND)
+        raise invalid(key, path, problem=f"{name} is not callable", fix=_MEND)
     typed: Callable[..., Any] = builder
     return typed

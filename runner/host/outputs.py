@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.host import stages
 
 _UNWRITABLE = {
@@ -50,11 +50,11 @@ def unwritable(error: OSError, folder: Path | None = None) -> ConfigError:
     """
     place = folder or error.filename or "the run's folder"
     reason = error.strerror or str(error)
-    return refuse(
+    return invalid(
         "hydra.run.dir",
         place,
-        allowed=f"a folder that can be written, and here that failed ({reason})",
-        mend="make room or mend its rights, or set hydra.run.dir=<another folder>",
+        problem=f"a folder that can be written, and here that failed ({reason})",
+        fix="make room or fix its rights, or set hydra.run.dir=<another folder>",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import commands
 
 
@@ -45,8 +45,8 @@ class Parser(argparse.ArgumentParser):
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             name = unknown[0].partition("=")[0]
             typed = name.removeprefix("--") if unknown[0] not in arguments else name
-            mend = did_you_mean(name, known, f"see {self.prog} --help")
-            raise ConfigError(f"{typed} is refused: no such word; flags are {', '.join(known)}; {mend}")
+            fix = did_you_mean(name, known, f"see {self.prog} --help")
+            raise ConfigError(f"{typed}: no such word; flags are {', '.join(known)}; {fix}")
         return options
 
     def _as_flags(self, arguments: Sequence[str]) -> list[str]:
@@ -77,5 +77,5 @@ def truth(key: str, text: str) -> bool:
       ConfigError: it is neither true nor false.
     """
     if text.lower() not in ("true", "false"):
-        raise refuse(key, text, allowed="true or false", mend=f"set {key}=true")
+        raise invalid(key, text, problem="true or false", fix=f"set {key}=true")
     return text.lower() == "true"

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from runner.errors import refuse
+from runner.errors import invalid
 
 MASK = "***"
 # the keys whose values are opened
@@ -113,11 +113,11 @@ def reveal(key: str, uri: str) -> str:
         return without_userinfo(uri)
     variable = " or set MLFLOW_TRACKING_URI" if key == TRACKING else ""
     more = ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" if is_web else ""
-    raise refuse(
+    raise invalid(
         key,
         uri,
-        allowed="what stands at *** is a secret, which is never stored",
-        mend=f"type {key} again with it{variable}{more}",
+        problem="what stands at *** is a secret, which is never stored",
+        fix=f"type {key} again with it{variable}{more}",
     )
 
 

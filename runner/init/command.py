@@ -49,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _folder(given: Sequence[str]) -> Path:
     if len(given) != 1 or given[0].startswith("-"):
         shown = " ".join(given) or "no name"
-        raise ConfigError(f"{shown} is refused: runner.init takes the name of one new folder; write {_USAGE[7:]}")
+        raise ConfigError(f"{shown}: runner.init takes the name of one new folder; write {_USAGE[7:]}")
     folder = Path(given[0])
     name = Path(os.path.abspath(folder)).name  # noqa: PTH100 - resolve() would follow links
     if not given[0].strip() or not _USABLE.fullmatch(name):
         allowed = "a name has letters, digits, '_', '-' and '.', which every tool takes in a path, and no '.' first"
-        raise ConfigError(f"{given[0]!r} is refused: {allowed}; write python -m runner.init {_NAME}")
+        raise ConfigError(f"{given[0]!r}: {allowed}; write python -m runner.init {_NAME}")
     return folder
 
 
@@ -72,7 +72,7 @@ def write(folder: Path) -> list[str]:
     """
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            raise ConfigError(f"{folder} is refused: it holds files already; name a new folder, or an empty one")
+            raise ConfigError(f"{folder}: it holds files already; name a new folder, or an empty one")
         folder.mkdir(parents=True, exist_ok=True)
         name, written = Path(os.path.abspath(folder)).name, []  # noqa: PTH100 - as it was given
         for path in sorted(one for one in _TEMPLATE.rglob("*") if one.is_file() and one.suffix != ".pyc"):
@@ -82,7 +82,7 @@ def write(folder: Path) -> list[str]:
             target.write_text(path.read_text(encoding="utf-8").replace(_NAME, name), encoding="utf-8")
             written.append(target.relative_to(folder).as_posix())
     except OSError as error:
-        raise ConfigError(f"{folder} is refused: it can't be written ({error.strerror}); name another") from error
+        raise ConfigError(f"{folder}: it can't be written ({error.strerror}); name another") from error
     return written
 
 

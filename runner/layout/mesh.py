@@ -6,7 +6,7 @@ import math
 import re
 
 from runner.config.schema import MeshConfig
-from runner.errors import refuse
+from runner.errors import invalid
 
 DEVICES = ("cpu", "gpu", "tpu", "auto")
 _MOST_CPU_DEVICES = 256
@@ -24,27 +24,27 @@ def check(config: MeshConfig) -> None:
       ConfigError: no axes, a bad name or size, or no such kind of device.
     """
     if config.device not in DEVICES:
-        raise refuse("mesh.device", config.device, allowed=f"one of {', '.join(DEVICES)}", mend="set mesh.device=cpu")
+        raise invalid("mesh.device", config.device, problem=f"one of {', '.join(DEVICES)}", fix="set mesh.device=cpu")
     if not 1 <= config.cpu_devices <= _MOST_CPU_DEVICES:
-        raise refuse(
-            "mesh.cpu_devices", config.cpu_devices, allowed=f"1 to {_MOST_CPU_DEVICES}", mend="set mesh.cpu_devices=8"
+        raise invalid(
+            "mesh.cpu_devices", config.cpu_devices, problem=f"1 to {_MOST_CPU_DEVICES}", fix="set mesh.cpu_devices=8"
         )
     if not config.axes:
-        raise refuse("mesh.axes", "{}", allowed="at least one axis", mend="set mesh=single or mesh.axes.batch=8")
+        raise invalid("mesh.axes", "{}", problem="at least one axis", fix="set mesh=single or mesh.axes.batch=8")
     for name, size in config.axes.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise refuse(
+            raise invalid(
                 f"mesh.axes.{name}",
                 size,
-                allowed="names of letters, digits and _",
-                mend="rename it, as mesh.axes.batch=8",
+                problem="names of letters, digits and _",
+                fix="rename it, as mesh.axes.batch=8",
             )
         if size < 1 and size != -1:
-            raise refuse(
+            raise invalid(
                 f"mesh.axes.{name}",
                 size,
-                allowed="a size of at least 1, or -1 for the rest of the devices",
-                mend=f"set mesh.axes.{name}=1 or more",
+                problem="a size of at least 1, or -1 for the rest of the devices",
+                fix=f"set mesh.axes.{name}=1 or more",
             )
 
 
@@ -70,29 +70,29 @@ def _fit(config: MeshConfig, devices: int) -> dict[str, int]:
     fixed = math.prod(size for size in config.axes.values() if size != -1)
     kind = device_kind(config)
     if len(free) > 1:
-        raise refuse(
-            f"mesh.axes.{free[1]}", -1, allowed=f"one axis may be -1, and {free[0]} is", mend="give one of them a size"
+        raise invalid(
+            f"mesh.axes.{free[1]}", -1, problem=f"one axis may be -1, and {free[0]} is", fix="give one of them a size"
         )
     if free and not devices:  # of a plan
         axis = free[0]
         unit = kind.upper()
-        raise refuse(f"mesh.axes.{axis}", -1, allowed=f"no {unit} is here to take", mend=f"set mesh.axes.{axis}=8")
+        raise invalid(f"mesh.axes.{axis}", -1, problem=f"no {unit} is here to take", fix=f"set mesh.axes.{axis}=8")
     if fixed > devices:
         grow = f", or set mesh.cpu_devices={fixed}" if fixed <= _MOST_CPU_DEVICES else ""
         grow = grow if kind == "cpu" else ", or set mesh.device=cpu"
         shown = "{" + ",".join(f"{name}:{size}" for name, size in config.axes.items()) + "}"
-        raise refuse(
+        raise invalid(
             "mesh.axes",
             shown,
-            allowed=f"{fixed} devices are asked for, {devices} of kind {kind} are there",
-            mend=f"choose a smaller mesh{grow}",
+            problem=f"{fixed} devices are asked for, {devices} of kind {kind} are there",
+            fix=f"choose a smaller mesh{grow}",
         )
     if free and devices % fixed:
-        raise refuse(
+        raise invalid(
             f"mesh.axes.{free[0]}",
             -1,
-            allowed=f"the other axes ({fixed}) must divide the {devices} devices there",
-            mend=f"set mesh.axes.{free[0]}={devices // fixed}",
+            problem=f"the other axes ({fixed}) must divide the {devices} devices there",
+            fix=f"set mesh.axes.{free[0]}={devices // fixed}",
         )
     return {name: devices // fixed if size == -1 else size for name, size in config.axes.items()}
 
@@ -112,7 +112,7 @@ def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> li
 
 
 def crossing(axes: dict[str, int], processes: int) -> list[str]:
-    """Returns the axes along which neighbours may be in different processes; devices are numbered as in `columns`."""
+    """Returns the axes along which neighbors may be in different processes; devices are numbered as in `columns`."""
     own = size(axes) // processes
     found = []
     inner = 1

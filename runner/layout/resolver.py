@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from runner.config.schema import LayoutConfig
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.layout import transformers
 from runner.layout.auto import propose
 from runner.layout.rules import Catch, Placement, RuleTable, alike_once, catch, model_axes, show
@@ -58,11 +58,11 @@ def _misfits(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[ConfigEr
             index = each.placement.rule
             assert index is not None
             found.append(
-                refuse(
+                invalid(
                     f"layout.rules[{index}].spec",
                     show(config.rules[index].spec or []),
-                    allowed=f"{misfit.problem} of {path}, shape {list(each.placement.shape)}",
-                    mend=misfit.mend,
+                    problem=f"{misfit.problem} of {path}, shape {list(each.placement.shape)}",
+                    fix=misfit.fix,
                 )
             )
     return found
@@ -79,17 +79,17 @@ def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[Confi
         matched = table.matched(index, caught)
         if rule.transformer is not None:
             why = "no attention, feed-forward or vocabulary is known by paths and shapes, or earlier rules caught it"
-            mend = "mark it optional: true, or write rules with spec"
+            fix = "mark it optional: true, or write rules with spec"
         elif matched:
             earlier = sorted({caught[path].placement.rule or 0 for path in matched})
             names = ", ".join(f"layout.rules[{each}]" for each in earlier)
             why = f"earlier rules catch all that it matches: {names}"
-            mend = "move it up or drop it"
+            fix = "move it up or drop it"
         else:
             why = f"variables are {_names(caught)}"
-            mend = "mend its match, drop it or mark it optional: true"
+            fix = "fix its match, drop it or mark it optional: true"
         found.append(
-            refuse(f"layout.rules[{index}].match", rule.match, allowed=f"it catches no variable ({why})", mend=mend)
+            invalid(f"layout.rules[{index}].match", rule.match, problem=f"it catches no variable ({why})", fix=fix)
         )
     return found
 

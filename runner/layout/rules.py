@@ -45,11 +45,11 @@ class Misfit:
 
     Attributes:
       problem: as "axis 'model' of size 4 does not divide dim 1 (10)".
-      mend: what would work, as an imperative.
+      fix: what would work, as an imperative.
     """
 
     problem: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True)

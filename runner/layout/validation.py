@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config import search_path
 from runner.config.schema import LayoutConfig, RuleConfig
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis
 from runner.layout.rules import mend_divisibility, only_path, show
 from runner.layout.transformers import EXPERTS
@@ -46,7 +46,7 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     if config.sequence is not None:
         _check_sequence(config, config.sequence, axes)
     if config.from_model and config.auto:
-        raise refuse("layout.from_model", "true", allowed="one of from_model and auto", mend="set layout.auto=false")
+        raise invalid("layout.from_model", "true", problem="one of from_model and auto", fix="set layout.auto=false")
     if config.from_model and "model" not in axes:  # the name that the maps give their axis
         raise _no_axis("layout.from_model", "true", "model", axes)
 
@@ -73,11 +73,11 @@ def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: i
             for dim, axis in zip(arrays[name].dims, spec[1:], strict=False):  # arrays may have no names of dims
                 _check_heads(key, show(spec), axis if dim == SEQUENCE else None, config.rules)
         elif name != _RECORDED or len(spec) != 1:
-            raise refuse(
+            raise invalid(
                 key,
                 show(spec),
-                allowed=f"one of the dataset's arrays {', '.join(arrays)}",
-                mend=did_you_mean(name, list(arrays)),
+                problem=f"one of the dataset's arrays {', '.join(arrays)}",
+                fix=did_you_mean(name, list(arrays)),
             )
 
 
@@ -87,9 +87,9 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
     if axis not in axes:
         raise _no_axis(key, axis, axis, axes, heads)
     others = [name for name in axes if name not in {axis, *heads}]
-    mend = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+    fix = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
     if axis == batch_axis(config, axes):
-        raise refuse(key, axis, allowed=f"another axis than {axis}, which splits the examples", mend=mend)
+        raise invalid(key, axis, problem=f"another axis than {axis}, which splits the examples", fix=fix)
     _check_heads(key, axis, axis, config.rules)
 
 
@@ -98,11 +98,11 @@ def _check_heads(key: str, shown: str, axis: str | None, rules: Sequence[RuleCon
     for index, rule in enumerate(rules):
         if axis is not None and rule.transformer == axis:
             apart = _axes([SEQUENCE, "model" if axis == SEQUENCE else axis])
-            raise refuse(
+            raise invalid(
                 key,
                 shown,
-                allowed=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
-                mend=f"choose a mesh with an axis for each, as {apart}",
+                problem=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
+                fix=f"choose a mesh with an axis for each, as {apart}",
             )
 
 
@@ -111,11 +111,11 @@ def _check_lengths(
 ) -> None:
     if not any(SEQUENCE in spec.dims for spec in arrays.values()):
         shown = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
-        raise refuse(
+        raise invalid(
             "layout.sequence",
             axis,
-            allowed=f"an array with a dim named sequence; there are {shown}",
-            mend="leave it out",
+            problem=f"an array with a dim named sequence; there are {shown}",
+            fix="leave it out",
         )
     for name, spec in split.items():
         length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
@@ -123,11 +123,11 @@ def _check_lengths(
             lower = length // axes[axis] * axes[axis]
             upper = -(-length // axes[axis]) * axes[axis]
             near = f"{lower} or dataset.sequence_length={upper}" if lower else f"{upper}"
-            raise refuse(
+            raise invalid(
                 "layout.sequence",
                 axis,
-                allowed=f"axis {axis!r} of size {axes[axis]} does not divide the {length} tokens of {name}",
-                mend=f"set dataset.sequence_length={near}",
+                problem=f"axis {axis!r} of size {axes[axis]} does not divide the {length} tokens of {name}",
+                fix=f"set dataset.sequence_length={near}",
             )
 
 
@@ -138,38 +138,38 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
     if len(spec) != len(shape):
         whole = f"[{', '.join(name or str(size) for name, size in zip(names, shape, strict=True))}]"
         example = show((*spec[:1], *["null"] * len(array.shape)))
-        raise refuse(
-            key, show(spec), allowed=f"{len(shape)} entries, one a dim of {whole}", mend=f"write {key}={example}"
+        raise invalid(
+            key, show(spec), problem=f"{len(shape)} entries, one a dim of {whole}", fix=f"write {key}={example}"
         )
     for index, (dim, axis) in enumerate(zip(shape, spec, strict=True)):
         if axis is None or dim % axes[axis] == 0:
             continue
         called = f"dim {index}, the {names[index]} ({dim})," if names[index] else f"dim {index} ({dim})"
-        mend = mend_divisibility(index, shape, spec, axes)
+        fix = mend_divisibility(index, shape, spec, axes)
         if names[index] in ("height", "width"):
             sizes = {
                 name: -(-size // axes[split]) * axes[split] if split else size
                 for name, size, split in zip(names, shape, spec, strict=True)
             }
-            mend += f", or set dataset.image_size=[{sizes['height']},{sizes['width']}]"
-        raise refuse(
+            fix += f", or set dataset.image_size=[{sizes['height']},{sizes['width']}]"
+        raise invalid(
             key,
             show(spec),
-            allowed=f"axis {axis!r} of size {axes[axis]} does not divide {called} of {list(shape)}",
-            mend=mend,
+            problem=f"axis {axis!r} of size {axes[axis]} does not divide {called} of {list(shape)}",
+            fix=fix,
         )
 
 
 def _check_match(key: str, rule: RuleConfig) -> None:
     if not rule.match:
-        raise refuse(f"{key}.match", "''", allowed="a regular expression", mend="write match: 'd1/kernel'")
+        raise invalid(f"{key}.match", "''", problem="a regular expression", fix="write match: 'd1/kernel'")
     if only_path(rule.match) is not None:
         return
     try:
         re.compile(rule.match)
     except re.error as error:
-        raise refuse(
-            f"{key}.match", rule.match, allowed=f"a regular expression ({error})", mend="escape what is literal"
+        raise invalid(
+            f"{key}.match", rule.match, problem=f"a regular expression ({error})", fix="escape what is literal"
         ) from error
 
 
@@ -177,29 +177,29 @@ def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
     given = [name for name in ("transformer", "shard", "spec") if getattr(rule, name) is not None]
     if len(given) > 1:
         other = getattr(rule, given[1])
-        raise refuse(
+        raise invalid(
             f"{key}.{given[0]}",
             getattr(rule, given[0]),
-            allowed=f"exactly one of {_ONE_OF}, and {given[1]} is {other if isinstance(other, str) else show(other)}",
-            mend="drop one of the two",
+            problem=f"exactly one of {_ONE_OF}, and {given[1]} is {other if isinstance(other, str) else show(other)}",
+            fix="drop one of the two",
         )
     if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
         allowed = (
             "only a rule with transformer has it" if rule.transformer is None else "another axis than transformer"
         )
-        raise refuse(f"{key}.store", rule.store, allowed=allowed, mend="leave store out")
+        raise invalid(f"{key}.store", rule.store, problem=allowed, fix="leave store out")
     if rule.min_elements < 0 or (rule.min_elements and rule.shard is None):
         allowed = "0 or more" if rule.min_elements < 0 else "only a rule with shard has it"
-        raise refuse(f"{key}.min_elements", rule.min_elements, allowed=allowed, mend="leave min_elements out")
+        raise invalid(f"{key}.min_elements", rule.min_elements, problem=allowed, fix="leave min_elements out")
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
         return
     if not given:
-        raise refuse(
+        raise invalid(
             f"{key}.spec",
             None,
-            allowed=f"exactly one of {_ONE_OF}, and {rule.match!r} has none",
-            mend=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
+            problem=f"exactly one of {_ONE_OF}, and {rule.match!r} has none",
+            fix=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
         )
     for name in ("transformer", "store", "shard"):
         if (axis := getattr(rule, name)) is not None and axis not in axes:
@@ -224,11 +224,11 @@ def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Se
             what = f"catches every variable ({before.match})"
         else:
             continue
-        raise refuse(
+        raise invalid(
             f"{key}.match",
             rule.match,
-            allowed=f"layout.rules[{index}] before it {what} and shadows it completely",
-            mend="drop it or move it up",
+            problem=f"layout.rules[{index}] before it {what} and shadows it completely",
+            fix="drop it or move it up",
         )
 
 
@@ -239,20 +239,20 @@ def _check_inputs_form(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if not name.isidentifier():
-            raise refuse(
-                key, show(spec), allowed="names of letters, digits and _", mend="name an array of the dataset"
+            raise invalid(
+                key, show(spec), problem="names of letters, digits and _", fix="name an array of the dataset"
             )
         if not spec:
-            raise refuse(key, "[]", allowed="an entry a dim, each an axis or null", mend=f"write {key}=[batch]")
+            raise invalid(key, "[]", problem="an entry a dim, each an axis or null", fix=f"write {key}=[batch]")
         _check_spec(key, spec, axes)
         if first is None:
             first = name
         elif spec[0] != config.inputs[first][0]:
-            raise refuse(
+            raise invalid(
                 key,
                 show(spec),
-                allowed=f"split like the first dim of {first}, {config.inputs[first][0] or 'null'}",
-                mend=f"make the two equal, as {key}={show((config.inputs[first][0], *spec[1:]))}",
+                problem=f"split like the first dim of {first}, {config.inputs[first][0] or 'null'}",
+                fix=f"make the two equal, as {key}={show((config.inputs[first][0], *spec[1:]))}",
             )
 
 
@@ -263,23 +263,23 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
         if axis not in axes:
             raise _no_axis(key, show(spec), axis, axes)
         if list(spec).count(axis) > 1:
-            raise refuse(key, show(spec), allowed="an axis may split one dim only", mend=f"replace one {axis} by null")
+            raise invalid(key, show(spec), problem="an axis may split one dim only", fix=f"replace one {axis} by null")
 
 
 def _no_axis(
     key: str, shown: str, axis: str, axes: Mapping[str, int], others: Collection[str | None] = ()
 ) -> ConfigError:
     """Words the refusal of an axis that the mesh has not; `others` are those that the layout needs beside it."""
-    mend = did_you_mean(axis, axes, f"add mesh.axes.{axis}=2 or name one of those")
+    fix = did_you_mean(axis, axes, f"add mesh.axes.{axis}=2 or name one of those")
     wanted = [other for other in dict.fromkeys(others) if other is not None and other != axis]
     options = meshes_with(axis)
     both = [option for option in options if all(option in meshes_with(other) for other in wanted)]
     if both:
-        mend = f"choose a mesh that has it, as mesh={', mesh='.join(both)}"
+        fix = f"choose a mesh that has it, as mesh={', mesh='.join(both)}"
     elif options:
-        mend = f"choose a mesh with an axis for each, as {_axes([axis, *wanted])}"
+        fix = f"choose a mesh with an axis for each, as {_axes([axis, *wanted])}"
     names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
-    return refuse(key, shown, allowed=f"mesh.axes has no axis {axis!r}, {names}", mend=mend)
+    return invalid(key, shown, problem=f"mesh.axes has no axis {axis!r}, {names}", fix=fix)
 
 
 def _axes(names: Sequence[str]) -> str:

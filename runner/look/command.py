@@ -21,7 +21,7 @@ from runner.data.checks_text import is_text
 from runner.data.sources import text
 from runner.data.sources.tfds import cache
 from runner.engine import registry
-from runner.errors import did_you_mean, refuse
+from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
@@ -77,7 +77,7 @@ def _targets(config: RunConfig, data: Dataset) -> list[str]:
     for name in config.task.target:
         if name not in data.specs:
             allowed = f"the dataset has {', '.join(data.specs)}"
-            raise refuse("task.target", name, allowed=allowed, mend=did_you_mean(name, data.specs, "name one"))
+            raise invalid("task.target", name, problem=allowed, fix=did_you_mean(name, data.specs, "name one"))
     return list(config.task.target) or [name for name in TARGETS if name in data.specs][:1]
 
 

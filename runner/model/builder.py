@@ -45,7 +45,7 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
         told["inputs"] = inputs
     elif several:
         raise ConfigError(
-            f"model._target_={config.target} is refused: it takes `input_shape`, of one input, and the task has "
+            f"model._target_={config.target}: it takes `input_shape`, of one input, and the task has "
             f"{', '.join(inputs)}; write it to take `inputs`, or set task.inputs=[{first}]"
         )
     else:
@@ -57,7 +57,7 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
     elif "num_classes" in taken or "inputs" not in told:
         if outputs.units is None:
             raise ConfigError(
-                f"model._target_={config.target} is refused: it takes `num_classes`, and the task leaves the number "
+                f"model._target_={config.target}: it takes `num_classes`, and the task leaves the number "
                 "of units open; write it to take `outputs`"
             )
         told["num_classes"] = outputs.units
@@ -67,7 +67,7 @@ def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> d
 def call(
     builder: Callable[..., Any],
     config: ModelConfig,
-    mend: str = "",
+    fix: str = "",
     finish: Callable[[Any], Any] = lambda model: model,
     **told: Any,
 ) -> Any:
@@ -76,7 +76,7 @@ def call(
     Args:
       builder: of the config's target.
       config: its options go along.
-      mend: what else to do where it raises, or does not take what it is given.
+      fix: what else to do where it raises, or does not take what it is given.
       finish: is handed the builder's model, and gives what is returned; what it raises is the builder's fault too.
       **told: `keras`, which a builder that imports it itself need not take, what `given` returns, and what else the
         engine gives.
@@ -87,7 +87,7 @@ def call(
     """
     if not _takes(builder, "keras"):
         del told["keras"]
-    _check_takes(builder, config, told, mend)
+    _check_takes(builder, config, told, fix)
     try:
         return finish(builder(**told, **config.options))
     except ConfigError:  # one of our own builders knows the key
@@ -95,8 +95,8 @@ def call(
     except Exception as error:
         reason = in_one_line(f"{type(error).__name__}: {error}")
         options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
-        end = (f"; it was given {options}" if options else "") + (f"; {mend}" if mend else "")
-        raise ConfigError(f"model._target_={config.target} is refused: the builder raised {reason}{end}") from error
+        end = (f"; it was given {options}" if options else "") + (f"; {fix}" if fix else "")
+        raise ConfigError(f"model._target_={config.target}: the builder raised {reason}{end}") from error
 
 
 def _takes(builder: Callable[..., Any], name: str) -> bool:
@@ -118,21 +118,21 @@ def _takes_any(taken: Mapping[str, inspect.Parameter]) -> bool:
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
 
 
-def _check_takes(builder: Callable[..., Any], config: ModelConfig, told: Mapping[str, Any], mend: str) -> None:
+def _check_takes(builder: Callable[..., Any], config: ModelConfig, told: Mapping[str, Any], fix: str) -> None:
     """Refuses a callable that is no builder before it is called: it may do anything."""
     try:
         signature = inspect.signature(builder, follow_wrapped=False)  # a wrapper takes what it takes itself
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"model._target_={config.target} is refused: it does not tell what it takes; name a function of Python"
+            f"model._target_={config.target}: it does not tell what it takes; name a function of Python"
         ) from error
     try:
         signature.bind(**told, **config.options)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "nothing"
         raise ConfigError(
-            f"model._target_={config.target} is refused: it takes {takes}, and a builder takes "
-            f"{', '.join([*told, *config.options])}; {mend or error}"
+            f"model._target_={config.target}: it takes {takes}, and a builder takes "
+            f"{', '.join([*told, *config.options])}; {fix or error}"
         ) from error
 
 
@@ -144,13 +144,13 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
     """
     if isinstance(model, list | tuple) and len(model) > 1 and all(isinstance(part, kind) for part in model):
         raise ConfigError(
-            f"model._target_={config.target} is refused: the builder returned {len(model)} models, and a run trains "
+            f"model._target_={config.target}: the builder returned {len(model)} models, and a run trains "
             "one model with one optimizer; two optimizers, as of a GAN, are not offered; return one keras.Model, "
             "whose outputs task=custom takes together"
         )
     if not isinstance(model, kind):
         raise ConfigError(
-            f"model._target_={config.target} is refused: a builder returns a keras.Model made with the `keras` it is "
+            f"model._target_={config.target}: a builder returns a keras.Model made with the `keras` it is "
             f"given ({library}), this one returned {type(model).__name__}"
         )
 
@@ -167,7 +167,7 @@ def check_trainable(trained: Sequence[Any], config: ModelConfig) -> None:
     """
     if not trained:
         raise ConfigError(
-            f"model._target_={config.target} is refused: the model has nothing to train, no variable or none that is "
+            f"model._target_={config.target}: the model has nothing to train, no variable or none that is "
             "trainable; give it a layer with weights, or leave layer.trainable at True"
         )
 
@@ -186,7 +186,7 @@ def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
         first = path.split("/")[0]
         if first in RESERVED:
             raise ConfigError(
-                f"model._target_={config.target} is refused: a layer has the name '{first}', under which checkpoints "
+                f"model._target_={config.target}: a layer has the name '{first}', under which checkpoints "
                 f"keep what is not the model's; name it otherwise, as '{first}_layer'"
             )
 

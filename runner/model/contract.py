@@ -1,10 +1,10 @@
-"""What Keras's `fit` does around a step: what of it a run honours, and the line that refuses each other thing by name.
+"""What Keras's `fit` does around a step: what of it a run honors, and the line that refuses each other thing by name.
 
 Read in tf_keras 2.21 (`Model.train_step`, `Optimizer.apply_gradients`) and Keras 3.15 (`JAXTrainer.train_step`,
-`BaseOptimizer.apply`). An engine honours, as they do:
+`BaseOptimizer.apply`). An engine honors, as they do:
 
 - a variable's constraint, applied to the trainable variables after each update;
-- losses that layers add, those of the inputs too, and activity regularisers: added to the mean loss as they are; of a
+- losses that layers add, those of the inputs too, and activity regularizers: added to the mean loss as they are; of a
   step in micro-batches each counts for its share, as in Keras's `gradient_accumulation_steps`;
 - variables that a training call changes, whole numbers too, and the states of random generators;
 - `trainable`, as it is when the builder returns; `training`, as the layers are told.
@@ -55,12 +55,12 @@ def check(
       trainable: dtypes that the engine's optimizers work in.
 
     Raises:
-      ConfigError: names what the model asks for, and a mend.
+      ConfigError: names what the model asks for, and a fix.
     """
     of_layers = map(_of_layer, [*layers, model])
     for reason in (_of_model(model, base), *of_layers, _of_variables(model, trainable), _of_outputs(model)):
         if reason:
-            raise ConfigError(f"model._target_={config.target} is refused: {reason}")
+            raise ConfigError(f"model._target_={config.target}: {reason}")
 
 
 def _of_model(model: object, base: type) -> str:
@@ -111,7 +111,7 @@ def check_steps(model: object, base: type, config: ModelConfig) -> None:
       ConfigError: it has a method that `fit` calls.
     """
     if reason := _of_model(model, base):
-        raise ConfigError(f"model._target_={config.target} is refused: {reason}")
+        raise ConfigError(f"model._target_={config.target}: {reason}")
 
 
 def _of_layer(layer: object) -> str:
@@ -201,7 +201,7 @@ def check_cover(
     left = {id(variable): _name(variable) for variable in variables if id(variable) not in named}
     if left:
         raise ConfigError(
-            f"model._target_={config.target} is refused: {len(left)} of its variables, {', '.join(left.values())}, "
+            f"model._target_={config.target}: {len(left)} of its variables, {', '.join(left.values())}, "
             f"have no path of their own in {library}, so that they would be neither trained nor saved; give the "
             "layers of nested models names of their own, and hold layers in attributes, lists or dicts"
         )

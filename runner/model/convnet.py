@@ -8,7 +8,7 @@ from runner.model.inputs import Inputs, with_image
 
 
 def build(keras: Any, inputs: Inputs, num_classes: int, dense: int = 256, dropout: float = 0.5) -> Any:
-    """Builds three convolutions with batch normalisation, a dense layer and dropout.
+    """Builds three convolutions with batch normalization, a dense layer and dropout.
 
     Args:
       keras: the `tf_keras` or `keras` module.

@@ -81,7 +81,7 @@ def build(
     on_jax = hasattr(keras, "ops")
     found = problem(given, on_jax=on_jax)
     if found is not None:
-        raise ValueError(f"model.{found.name}={found.value} is refused: {found.allowed}; {found.mend}")
+        raise ValueError(f"model.{found.name}={found.value}: {found.allowed}; {found.fix}")
     fused = on_jax if fused_head is None else fused_head
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")

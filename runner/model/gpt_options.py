@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from runner.config.schema import ModelConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks_text
-from runner.errors import refuse
+from runner.errors import invalid
 
 TARGET = "runner.model.gpt.build"
 CHOICES = {
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     name: str
     value: object
     allowed: str
-    mend: str
+    fix: str
 
 
 def problem(options: Mapping[str, Any], *, on_jax: bool) -> Problem | None:
@@ -94,8 +94,8 @@ def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
         return
     found = problem(config.options, on_jax=engine == "jax")
     if found is not None:
-        mend = found.mend.replace("set engine=jax", f"set {key}=jax")
-        raise refuse(f"model.{found.name}", found.value, allowed=found.allowed, mend=mend)
+        fix = found.fix.replace("set engine=jax", f"set {key}=jax")
+        raise invalid(f"model.{found.name}", found.value, problem=found.allowed, fix=fix)
 
 
 def check_against(config: ModelConfig, engine: str, other: str | None) -> None:
@@ -112,12 +112,12 @@ def check_against(config: ModelConfig, engine: str, other: str | None) -> None:
     is_left_to_engine = config.target == TARGET and config.options.get("scan") is None
     is_deep = int(config.options.get("depth") or 0) >= DEEP
     if is_left_to_engine and is_deep and other is not None and (engine == "jax") != (other == "jax"):
-        raise refuse(
+        raise invalid(
             "model.scan",
             None,
-            allowed=f"engine=jax scans {DEEP} blocks or more by default and the other engine can't, so the paths of "
+            problem=f"engine=jax scans {DEEP} blocks or more by default and the other engine can't, so the paths of "
             "their variables would differ",
-            mend="set model.scan=false",
+            fix="set model.scan=false",
         )
 
 
@@ -131,4 +131,4 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(most, int) and checks_text.is_text(dataset) and length > most:
         allowed = f"at least dataset.sequence_length={length}, the tokens of a row"
-        raise refuse("model.max_length", most, allowed=allowed, mend=f"set model.max_length={length}, or leave it out")
+        raise invalid("model.max_length", most, problem=allowed, fix=f"set model.max_length={length}, or leave it out")

@@ -63,19 +63,19 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
     for path, value in first.kept.items():
         noise = _gap(value, again.kept[path])
         if _gap(value, second.kept[path]) > _NOISE * noise or _is_off(value, alone.kept[path]):
-            raise refuse(f"variable {path}, which a training call of the model changes")
+            raise invalid(f"variable {path}, which a training call of the model changes")
         if microbatches > 1 and _gap(value, before[path]) > _NOISE * noise:
-            raise refuse(
+            raise invalid(
                 f"variable {path}, which a training call of the model changes, for a step of {microbatches} "
                 "micro-batches may have some of padding alone"
             )
     for which, value in enumerate(first.losses):
         if _gap(value, second.losses[which]) > _NOISE * _gap(value, again.losses[which]):
-            raise refuse("a loss that a layer adds (add_loss or an activity_regularizer)")
+            raise invalid("a loss that a layer adds (add_loss or an activity_regularizer)")
     for which, value in enumerate(first.outputs):
         rows, same, changed = (each[:_REAL] for each in (value, again.outputs[which], second.outputs[which]))
         if _gap(rows, changed) > _NOISE * _gap(rows, same):
-            raise refuse("what the model gives for the other examples of a batch, which a layer mixes")
+            raise invalid("what the model gives for the other examples of a batch, which a layer mixes")
 
 
 def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> None:
@@ -95,19 +95,19 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
         if _gap(value, unseen[name]) > _FUNCTION_ROUNDING * float(size):
             which = "the loss" if name == "loss" else f"metric {name}"
             raise ConfigError(
-                f"dataset.remainder=pad is refused: {which} of an example depends on other rows of its batch, and "
+                f"dataset.remainder=pad: {which} of an example depends on other rows of its batch, and "
                 "would depend on padding; set dataset.remainder=drop, or let the function leave out rows whose "
                 'batch["weight"] is 0'
             )
 
 
-def refuse(what: str) -> ConfigError:
+def invalid(what: str) -> ConfigError:
     """Returns the refusal of padded batches.
 
     Args:
       what: padding would count in.
     """
-    return ConfigError(f"dataset.remainder=pad is refused: padding would count in {what}; set dataset.remainder=drop")
+    return ConfigError(f"dataset.remainder=pad: padding would count in {what}; set dataset.remainder=drop")
 
 
 def _examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, count: int) -> dict[str, Array]:

@@ -25,7 +25,7 @@ def build(
       num_classes: units of the last layer.
       widths: channels of each stage; 3 stages of 3 blocks are the paper's ResNet-20.
       blocks: residual blocks a stage.
-      activation: after each normalisation.
+      activation: after each normalization.
 
     Returns:
       A model: float32 images (batch, height, width, channel) -> logits (batch, num_classes).

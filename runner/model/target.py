@@ -1,4 +1,4 @@
-"""Checks what an import path of the config names by reading its source: nothing heavy is imported to refuse it."""
+"""Checks what an import path of the config names by reading its source: nothing heavy is imported to invalid it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.config.schema import ModelConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host import definition, import_path
 
 GIVEN = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")  # a builder takes those it names
@@ -44,16 +44,16 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
         inputs = ("inputs", "input_shape")
         outputs = ("outputs", "num_classes")
         if not {*inputs} & {*names} or not {*outputs} & {*names}:
-            raise refuse(
+            raise invalid(
                 _KEY,
                 config.target,
-                allowed=f"a builder takes {' or '.join(inputs)}, {' or '.join(outputs)}, and keras if it wants; "
+                problem=f"a builder takes {' or '.join(inputs)}, {' or '.join(outputs)}, and keras if it wants; "
                 f"this one takes {', '.join([*by_place, *names]) or 'nothing'}",
-                mend=f"write def {name}(keras, inputs, outputs, ...)",
+                fix=f"write def {name}(keras, inputs, outputs, ...)",
             )
     for one in import_path.required(arguments):
         if one in by_place:
-            raise refuse(_KEY, config.target, allowed=f"{one} has no name to be given by", mend="drop the / behind it")
+            raise invalid(_KEY, config.target, problem=f"{one} has no name to be given by", fix="drop the / behind it")
     import_path.check_options("model", config.target, arguments, config.options, (*GIVEN, LAYOUTS))
     for argument in by_name:
         if argument.arg in config.options and argument.annotation is not None:
@@ -68,11 +68,11 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
     kinds = [part.strip() for part in annotation.split("|")]
     known = [kind for kind in kinds if kind == "None" or _element(kind) in _SCALARS]
     if len(known) == len(kinds) and not any(_matches(value, kind) for kind in kinds):
-        raise refuse(f"model.{name}", value, allowed=f"a value of type {annotation}", mend=f"set model.{name} to one")
+        raise invalid(f"model.{name}", value, problem=f"a value of type {annotation}", fix=f"set model.{name} to one")
     # A list of whole numbers is one of sizes, and no layer has a size below 1.
     sizes = isinstance(value, list) and any(_element(kind) == "int" for kind in kinds)
     if sizes and any(number < 1 for number in value):
-        raise refuse(f"model.{name}", value, allowed="sizes of at least 1", mend=f"set model.{name}=[128]")
+        raise invalid(f"model.{name}", value, problem="sizes of at least 1", fix=f"set model.{name}=[128]")
 
 
 def _element(kind: str) -> str:

@@ -22,7 +22,7 @@ from runner.processes.launch import LAUNCHER_VARIABLE
 _ROWS = 24
 _COLUMNS = 100
 _ERROR = "error: "
-# Of a terminal's control sequences a cell knows colours alone: others would be shown as they are.
+# Of a terminal's control sequences a cell knows colors alone: others would be shown as they are.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[()=>][0-9A-Z]?")
 _REFUSED = 2
 
@@ -113,7 +113,7 @@ def _show(handle: int) -> None:
 
 
 def for_cell(text: str) -> str:
-    r"""Returns a terminal's output as a notebook's cell shows it: colours stay, and a bar is written over.
+    r"""Returns a terminal's output as a notebook's cell shows it: colors stay, and a bar is written over.
 
     >>> for_cell("\x1b[?25l\x1b[2Kepoch\x1b[31m 1\x1b[0m\r\n")
     'epoch\x1b[31m 1\x1b[0m\n'

@@ -17,7 +17,7 @@ from runner.cli.app import register_resolvers
 from runner.cli.refusals import one_line
 from runner.config.hydra_node import without_hydra
 from runner.config.schema import RunConfig
-from runner.errors import ConfigError, DataError, EngineError, TrackingError, refuse
+from runner.errors import ConfigError, DataError, EngineError, TrackingError, invalid
 from runner.host import paths, secrets
 from runner.training.checkpoint import arguments
 
@@ -59,14 +59,14 @@ def arranged(overrides: Sequence[str], config_dir: str | Path | None) -> list[st
     """
     for one in overrides:
         if not isinstance(one, str):
-            raise ConfigError(f"{one!r} is refused: overrides are texts; write 'key=value'")
+            raise ConfigError(f"{one!r}: overrides are texts; write 'key=value'")
         if one.startswith("-"):
-            raise ConfigError(f"{one} is refused: no flags here; write 'key=value', or type python -m runner {one}")
+            raise ConfigError(f"{one}: no flags here; write 'key=value', or type python -m runner {one}")
     if config_dir is None:
         return list(overrides)
     folder = Path(config_dir).expanduser().absolute()
     if not folder.is_dir():
-        raise refuse("config_dir", config_dir, allowed="a folder", mend="name one that holds groups, as conf does")
+        raise invalid("config_dir", config_dir, problem="a folder", fix="name one that holds groups, as conf does")
     quoted = folder.as_posix().replace("'", "\\'")
     return [f"hydra.searchpath=['file://{quoted}']", *overrides]
 

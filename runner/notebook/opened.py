@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.errors import ConfigError, EngineError, refuse
+from runner.errors import ConfigError, EngineError, invalid
 from runner.host import folders
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
@@ -88,8 +88,8 @@ class OpenedRun:
         with tempfile.TemporaryDirectory() as folder:
             found = self._logged(Path(folder))
             if found is None:
-                mend = f"python -m runner.export run={self.run_id} makes one from its checkpoint"
-                raise refuse("run", self.run_id, allowed="a run with an export, or a logged Keras model", mend=mend)
+                fix = f"python -m runner.export run={self.run_id} makes one from its checkpoint"
+                raise invalid("run", self.run_id, problem="a run with an export, or a logged Keras model", fix=fix)
             told = found.with_name("keras_module.txt")
             named = told.read_text().strip().partition(".")[0] if told.is_file() else library
             return _load(found, named if named in _KERAS else library)
@@ -134,7 +134,7 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
     if (untracked := _untracked(run)) is not None:
         return untracked
     if store is None:
-        raise refuse("run", run, allowed="no run is recorded here", mend="start one: runner.train(...)")
+        raise invalid("run", run, problem="no run is recorded here", fix="start one: runner.train(...)")
     return _tracked(store, diff.find_run(store.client, run, "run="))
 
 
@@ -166,7 +166,7 @@ def _of_folder(folder: Path) -> OpenedRun:
     finished = (folder / "summary.json").is_file()
     record = records.from_folder(folder, folder.name, "FINISHED" if finished else "UNFINISHED")
     if record is None:
-        raise ConfigError(f"{folder} is refused: no run began there; name another run")
+        raise ConfigError(f"{folder}: no run began there; name another run")
     config = _config((folder / "config.yaml").read_text())
     return OpenedRun(folder.name, record.name, record.status, config, record.metrics)
 

@@ -110,7 +110,7 @@ class Rates:
 
     Attributes:
       device: `cpu`, `gpu` or `tpu`.
-      bandwidth_gb_s: GB/s that one device sends to its neighbour.
+      bandwidth_gb_s: GB/s that one device sends to its neighbor.
       gflops: 1e9 floating-point operations a second of one device.
       note: where the numbers come from.
       network_gb_s: GB/s that one device sends to a device of another process; null: there is none.

@@ -242,7 +242,7 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     """Returns a device's operations in a layer for one call of the model in training.
 
     Two an entry of a kernel and a position of the output (a multiplication and an addition), for the output, for the
-    kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalisation and
+    kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalization and
     additions are left out. Of a mixture every expert computes every token, as KerasHub's do.
     """
     products = 3 if model.is_trained_before(output) else 2

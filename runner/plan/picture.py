@@ -1,4 +1,4 @@
-"""A picture of a plan: every variable cut into its shards, coloured by the mesh coordinates that hold them.
+"""A picture of a plan: every variable cut into its shards, colored by the mesh coordinates that hold them.
 
 Beside each a bar as long as its bytes, to one scale; the dark part is what one device holds. Equal blocks are one.
 
@@ -22,7 +22,7 @@ from runner.plan import rows
 from runner.plan.base import Plan, VariablePlan
 from runner.plan.fold import Fold, folded
 from runner.report import palette, tables
-from runner.report.palette import Colour
+from runner.report.palette import Color
 
 _MOST = 48  # variables drawn, the largest
 # pixels, as all below
@@ -101,7 +101,7 @@ class _Row:
     Attributes:
       variable: null of a heading.
       path: bold.
-      form: below it, in grey.
+      form: below it, in gray.
       times: blocks that have the variable.
       indent: pixels.
     """
@@ -138,7 +138,7 @@ def _path(path: str, room: int) -> list[str]:
     return [_shortened(line, room, _PATH, bold=True) for line in lines]
 
 
-def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
+def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Color]]]]]:
     """Returns lines of (words, boxes with their numbers), as many on a line as fit."""
     entries = []
     for axis, count in plan.axes.items():
@@ -146,8 +146,8 @@ def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
         link = f" {rows.NETWORK}" if axis in plan.crossing else ""
         entries.append((f"{axis}={count}{link}", boxes))
     mixed = "; mixed: cut over several axes" if len(plan.axes) > 1 else ""
-    entries.append((f"grey: whole{mixed}; sheets behind: copies", []))
-    lines: list[list[tuple[str, list[tuple[str, Colour]]]]] = [[]]
+    entries.append((f"gray: whole{mixed}; sheets behind: copies", []))
+    lines: list[list[tuple[str, list[tuple[str, Color]]]]] = [[]]
     for entry in entries:
         used = sum(_legend_width(*each) for each in lines[-1])
         if lines[-1] and used + _legend_width(*entry) > _WIDTH - 2 * _MARGIN:
@@ -156,12 +156,12 @@ def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Colour]]]]]:
     return lines
 
 
-def _legend_width(words: str, boxes: Sequence[tuple[str, Colour]]) -> int:
+def _legend_width(words: str, boxes: Sequence[tuple[str, Color]]) -> int:
     return _length(words, _TEXT) + 8 + 22 * len(boxes) + 22
 
 
 def _head(
-    canvas: ImageDraw.ImageDraw, title: Sequence[str], legend: Sequence[Sequence[tuple[str, list[tuple[str, Colour]]]]]
+    canvas: ImageDraw.ImageDraw, title: Sequence[str], legend: Sequence[Sequence[tuple[str, list[tuple[str, Color]]]]]
 ) -> None:
     y = _MARGIN
     for line in title:
@@ -242,13 +242,13 @@ def _places(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
 
 
 def _box(
-    canvas: ImageDraw.ImageDraw, x: int, y: int, width: int, height: int, face: Colour, edge: Colour = _EDGE
+    canvas: ImageDraw.ImageDraw, x: int, y: int, width: int, height: int, face: Color, edge: Color = _EDGE
 ) -> None:
     canvas.rectangle((x, y, x + width, y + height), fill=face, outline=edge)
 
 
 def _text(
-    canvas: ImageDraw.ImageDraw, x: int, y: int, text: str, size: int, ink: Colour = _INK, *, bold: bool = False
+    canvas: ImageDraw.ImageDraw, x: int, y: int, text: str, size: int, ink: Color = _INK, *, bold: bool = False
 ) -> None:
     canvas.text((x, y + _LINE // 2), text, ink, font=_font(size, bold), anchor="lm")
 

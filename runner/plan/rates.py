@@ -12,7 +12,7 @@ from runner.plan.base import Rates, Traffic
 
 PHASES = ("forward", "backward", "update")
 
-# One device's GB/s to its neighbour, and GFLOP/s in float32. NVIDIA A100 data sheet: NVLink 600 GB/s both ways, 19.5
+# One device's GB/s to its neighbor, and GFLOP/s in float32. NVIDIA A100 data sheet: NVLink 600 GB/s both ways, 19.5
 # TFLOP/s. Google Cloud TPU v4 page: 2,400 Gbit/s between chips, 275 TFLOP/s (bfloat16; float32 is slower).
 _ACCELERATORS = {"gpu": (300.0, 19_500.0, "an A100's"), "tpu": (300.0, 275_000.0, "a TPU v4 chip's")}
 # One device's GB/s to another process. NVIDIA DGX A100 data sheet: an InfiniBand adapter of 200 Gbit/s a GPU; machines
@@ -57,7 +57,7 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
     )
 
 
-def utilisation(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
+def utilization(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
     """Returns the share of one device's peak rate that the model's own operations take; None where none is stated.
 
     The peak is `plan.gflops`, for what a device is said to reach depends on its make and on the precision. The

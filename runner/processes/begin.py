@@ -58,7 +58,7 @@ def join(config: ClusterConfig, agrees: Mapping[str, object]) -> None:
     at_exit(leave)
     member.come(agrees, config.start_timeout, address)
     own = [platform.node(), cores.own()]  # a scheduler may have dealt the cores out already
-    beside = member.every("machines", own).count(own)
+    beside = member.all_gather("machines", own).count(own)
     os.environ.setdefault(cores.VARIABLE, str(max(1, cores.available() // beside)))
 
 
@@ -120,7 +120,7 @@ def finish_together() -> None:
     Raises:
       ProcessError, Interrupted: one can't, or the run has ended elsewhere.
     """
-    current().every(f"done {next(_done)}", True)
+    current().all_gather(f"done {next(_done)}", True)
 
 
 def on_end(end: Ending) -> Callable[[], None]:
@@ -152,7 +152,7 @@ class AgreedStop:
         if self._stop.signum is not None:
             member.pass_on(self._stop.signum)
         self._asked += 1
-        signum = member.told(f"stop {self._asked}", lambda: self._stop.signum or member.signalled())
+        signum = member.broadcast(f"stop {self._asked}", lambda: self._stop.signum or member.signalled())
         if signum is not None:
             member.has_agreed_to_end = True
             raise Interrupted(signum)

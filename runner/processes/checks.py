@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from runner.config.schema import ClusterConfig, RunConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.commands import command_module
 from runner.layout import mesh
 from runner.processes import place
@@ -23,26 +23,26 @@ def check(config: RunConfig) -> None:
     count = place.count(config.cluster)
     devices = mesh.size(config.mesh.axes)
     if devices % count:
-        raise refuse(
+        raise invalid(
             "cluster.processes",
             count,
-            allowed=f"a divisor of the mesh's {devices} devices ({mesh.describe(config.mesh.axes)})",
-            mend=f"set cluster.processes={_divisor(devices, count)}, or another mesh",
+            problem=f"a divisor of the mesh's {devices} devices ({mesh.describe(config.mesh.axes)})",
+            fix=f"set cluster.processes={_divisor(devices, count)}, or another mesh",
         )
     if config.cluster.requeue:
         if "SLURM_JOB_ID" not in os.environ and not place.is_presumed():
-            raise refuse(
-                "cluster.requeue", True, allowed="a job of Slurm's, and this is none", mend="set cluster.requeue=false"
+            raise invalid(
+                "cluster.requeue", True, problem="a job of Slurm's, and this is none", fix="set cluster.requeue=false"
             )
         if not config.trainer.checkpoint.enabled:
-            raise refuse(
+            raise invalid(
                 "cluster.requeue",
                 True,
-                allowed="a run that saves checkpoints, which it goes on from",
-                mend="set trainer.checkpoint.enabled=true",
+                problem="a run that saves checkpoints, which it goes on from",
+                fix="set trainer.checkpoint.enabled=true",
             )
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
-        raise refuse("cluster.processes", count, allowed="1 on TPUs", mend="use cluster=single")
+        raise invalid("cluster.processes", count, problem="1 on TPUs", fix="use cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
         _check_ports(config)
 
@@ -60,12 +60,12 @@ def _check_ports(config: RunConfig) -> None:
     if not exposed or config.cluster.open_ports:
         return
     key = "engine" if exposed[0] == config.engine.name else "against.engine"
-    raise refuse(
+    raise invalid(
         "cluster.open_ports",
         False,
-        allowed=f"{key}={exposed[0]} in several processes opens ports of TensorFlow on all network interfaces, and "
+        problem=f"{key}={exposed[0]} in several processes opens ports of TensorFlow on all network interfaces, and "
         "whoever reaches them runs code as you",
-        mend=f"use {key}=jax, or set cluster.open_ports=true if you trust every user and machine that reaches them",
+        fix=f"use {key}=jax, or set cluster.open_ports=true if you trust every user and machine that reaches them",
     )
 
 
@@ -76,7 +76,7 @@ def machines(config: ClusterConfig, kind: str) -> int:
     """
     count = place.count(config)
     shares = config.name == "local"
-    return 1 if shares and (kind == "cpu" or place.told() is None) else count
+    return 1 if shares and (kind == "cpu" or place.from_launcher() is None) else count
 
 
 def _divisor(devices: int, count: int) -> int:

@@ -282,7 +282,7 @@ class Member(Team):
         """
         if self._ended is None and (code == 0 or self.has_agreed_to_end):
             try:
-                self.every("the end", True)
+                self.all_gather("the end", True)
             except ProcessError as error:
                 code = code or (0 if self.is_first else error.code)
             except Interrupted as error:
@@ -327,7 +327,7 @@ class Member(Team):
                 raise Interrupted(int(ended["signum"]))
             raise ProcessError(ended["why"], int(ended["code"]))
 
-    def told(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
+    def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
         """Returns what process 0 makes; see `Team`."""
         self.check()
         if self.is_first:
@@ -349,7 +349,7 @@ class Member(Team):
         found: T = said["made"]
         return found
 
-    def every(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
+    def all_gather(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
         """Returns the values of all processes; see `Team`."""
         self.check()
         self._say("all", key=key, value=value)

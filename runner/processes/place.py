@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
 from runner.config.schema import ClusterConfig
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 
 VARIABLE = "RUNNER_PROCESS"  # what our launcher tells a process; see `Place.environment`
 NAMES = ("single", "local", "auto", "explicit")
@@ -83,7 +83,7 @@ def is_presumed() -> bool:
     return bool(_presumed)
 
 
-def told() -> Place | None:
+def from_launcher() -> Place | None:
     """Returns what our launcher said; its variable is taken out of the environment, which other processes inherit."""
     if said := os.environ.pop(VARIABLE, ""):
         _told[:] = [Place(**json.loads(said))]
@@ -99,7 +99,7 @@ def find(config: ClusterConfig) -> Place | None:
     check(config)
     if config.name == "single":
         return None
-    launched = told()
+    launched = from_launcher()
     if launched is not None or config.name == "local":
         return launched
     found = _scheduled() if config.name == "auto" else None
@@ -108,8 +108,8 @@ def find(config: ClusterConfig) -> Place | None:
     if config.name == "auto" and (index is None or not count):
         raise _untold(found)
     if index is None:
-        raise refuse(
-            "cluster.index", None, allowed=f"0 to {(count or 1) - 1}, each process its own", mend="set cluster.index=0"
+        raise invalid(
+            "cluster.index", None, problem=f"0 to {(count or 1) - 1}, each process its own", fix="set cluster.index=0"
         )
     if config.coordinator is not None:
         host, port = _address(config.coordinator)
@@ -117,11 +117,11 @@ def find(config: ClusterConfig) -> Place | None:
         host = found.host
         port = found.port
     else:
-        raise refuse(
+        raise invalid(
             "cluster.coordinator",
             config.coordinator,
-            allowed="host:port of process 0",
-            mend="set it, as cluster.coordinator=10.0.0.1:29400",
+            problem="host:port of process 0",
+            fix="set it, as cluster.coordinator=10.0.0.1:29400",
         )
     assert count is not None
     told_by = found or Place(index, count, host, port)
@@ -154,12 +154,12 @@ def _scheduled() -> Place | None:
 def _untold(found: Place | None) -> ConfigError:
     """Returns what to say where `cluster=auto` finds too little."""
     if found is not None:
-        return refuse("cluster.processes", None, allowed=f"a number, which {found.found} does not tell", mend="set it")
-    return refuse(
+        return invalid("cluster.processes", None, problem=f"a number, which {found.found} does not tell", fix="set it")
+    return invalid(
         "cluster.name",
         "auto",
-        allowed="the variables of Slurm, Open MPI, torchrun or Kubernetes, and none of them is set here",
-        mend="start with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes alone",
+        problem="the variables of Slurm, Open MPI, torchrun or Kubernetes, and none of them is set here",
+        fix="start with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes alone",
     )
 
 
@@ -171,7 +171,7 @@ def check(config: ClusterConfig) -> None:
     """
     name = config.name
     if name not in NAMES:
-        raise refuse("cluster.name", name, allowed=f"one of {', '.join(NAMES)}", mend="set cluster=local")
+        raise invalid("cluster.name", name, problem=f"one of {', '.join(NAMES)}", fix="set cluster=local")
     idle = {
         "single": ("processes", "index", "coordinator", "interface", "requeue", "open_ports", "secret_file"),
         "local": ("index", "coordinator", "interface", "requeue", "secret_file"),
@@ -180,20 +180,20 @@ def check(config: ClusterConfig) -> None:
         value = getattr(config, key)
         if value is not None and value is not False:
             others = "local, auto or explicit" if key in ("processes", "open_ports") else "auto or explicit"
-            raise refuse(
+            raise invalid(
                 f"cluster.{key}",
                 value,
-                allowed=f"cluster={name} has no such key",
-                mend=f"leave it out, or set cluster={others}",
+                problem=f"cluster={name} has no such key",
+                fix=f"leave it out, or set cluster={others}",
             )
     if config.processes is None and name in ("explicit", "local"):
-        raise refuse("cluster.processes", None, allowed=f"cluster={name} needs it", mend="set cluster.processes=2")
+        raise invalid("cluster.processes", None, problem=f"cluster={name} needs it", fix="set cluster.processes=2")
     if config.processes is not None and not 1 <= config.processes <= MOST:
-        raise refuse("cluster.processes", config.processes, allowed=f"1 to {MOST}", mend="set cluster.processes=2")
+        raise invalid("cluster.processes", config.processes, problem=f"1 to {MOST}", fix="set cluster.processes=2")
     for key in ("timeout", "start_timeout"):
         if not 1.0 <= getattr(config, key) <= 1e6:
-            raise refuse(
-                f"cluster.{key}", getattr(config, key), allowed="1 to 1e6 seconds", mend=f"set cluster.{key}=600"
+            raise invalid(
+                f"cluster.{key}", getattr(config, key), problem="1 to 1e6 seconds", fix=f"set cluster.{key}=600"
             )
     if config.coordinator is not None:
         _address(config.coordinator)
@@ -201,18 +201,18 @@ def check(config: ClusterConfig) -> None:
 
 def _check_numbers(place: Place) -> None:
     if not 0 <= place.index < place.count:
-        raise refuse(
+        raise invalid(
             "cluster.index",
             place.index,
-            allowed=f"0 to {place.count - 1}, as there are {place.count} processes",
-            mend="number the processes from 0",
+            problem=f"0 to {place.count - 1}, as there are {place.count} processes",
+            fix="number the processes from 0",
         )
 
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise refuse("cluster.coordinator", text, allowed="host:port", mend="write cluster.coordinator=10.0.0.1:29400")
+        raise invalid("cluster.coordinator", text, problem="host:port", fix="write cluster.coordinator=10.0.0.1:29400")
     return host.strip("[]"), int(port)
 
 
@@ -318,6 +318,6 @@ def address_of(interface: str) -> str:
             return socket.inet_ntoa(fcntl.ioctl(one.fileno(), 0x8915, asked)[20:24])  # SIOCGIFADDR
     except (OSError, ImportError) as error:
         names = ", ".join(name for _, name in socket.if_nameindex())
-        raise refuse(
-            "cluster.interface", interface, allowed=f"one of {names} with an address, or that", mend="leave it out"
+        raise invalid(
+            "cluster.interface", interface, problem=f"one of {names} with an address, or that", fix="leave it out"
         ) from error

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.signals import SIGNALS, interruption
 from runner.processes import begin
 from runner.processes.team import current
@@ -77,12 +77,12 @@ def check(one: Job) -> None:
     """
     told = _shown(one)
     if told.get("BatchFlag", "1") == "0":
-        raise refuse(
-            _KEY, True, allowed=f"a script's job, and job {one.name} is an interactive one", mend="submit it by sbatch"
+        raise invalid(
+            _KEY, True, problem=f"a script's job, and job {one.name} is an interactive one", fix="submit it by sbatch"
         )
     if told.get("Requeue", "1") == "0":
-        raise refuse(
-            _KEY, True, allowed=f"a job that may start again, and job {one.name} may not", mend="sbatch --requeue"
+        raise invalid(
+            _KEY, True, problem=f"a job that may start again, and job {one.name} may not", fix="sbatch --requeue"
         )
 
 
@@ -121,7 +121,7 @@ def _ask(one: Job, signum: int | None) -> None:
         failure = _scontrol("requeue", one.name)[1]
         said = f"is not queued again: {failure}" if failure else "is queued again, and goes on with this run"
         print(f"job {one.name} {said}", flush=True)
-    else:  # a person has cancelled it
+    else:  # a person has canceled it
         print(f"job {one.name} is not queued again: its state is {state}", flush=True)
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from runner.config.schema import ClusterConfig
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.processes.place import Place
 
 VARIABLE = "RUNNER_CLUSTER_SECRET"
@@ -41,11 +41,11 @@ def token(config: ClusterConfig, place: Place) -> str:
     elif config.secret_file is not None:
         own = _read(Path(config.secret_file).expanduser())
     elif place.found == "Kubernetes":
-        raise refuse(
+        raise invalid(
             _KEY,
             None,
-            allowed=f"pods share no home, so Kubernetes needs a secret for all of them in {VARIABLE}",
-            mend="take it from a Secret by secretKeyRef",
+            problem=f"pods share no home, so Kubernetes needs a secret for all of them in {VARIABLE}",
+            fix="take it from a Secret by secretKeyRef",
         )
     else:
         own = _of_home()
@@ -61,11 +61,11 @@ def _of_home() -> bytes:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make(path)
     except (OSError, RuntimeError) as error:
-        raise refuse(
+        raise invalid(
             _KEY,
             None,
-            allowed=f"the secret can't be made in your home ({getattr(error, 'strerror', None) or error})",
-            mend=f"set {VARIABLE} to the same secret for all processes",
+            problem=f"the secret can't be made in your home ({getattr(error, 'strerror', None) or error})",
+            fix=f"set {VARIABLE} to the same secret for all processes",
         ) from error
     return _read(path)
 
@@ -94,11 +94,11 @@ def _read(path: Path) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise refuse(_KEY, path, allowed="it must be a file", mend=f"set {VARIABLE}, or another file")
+                raise invalid(_KEY, path, problem="it must be a file", fix=f"set {VARIABLE}, or another file")
             if status.st_uid not in (os.geteuid(), 0):
-                raise refuse(_KEY, path, allowed="it belongs to another user", mend="set a file of your own")
+                raise invalid(_KEY, path, problem="it belongs to another user", fix="set a file of your own")
             if status.st_mode & _OTHERS:
-                raise refuse(_KEY, path, allowed="other users can reach it", mend=f"type: chmod 600 {path}")
+                raise invalid(_KEY, path, problem="other users can reach it", fix=f"type: chmod 600 {path}")
             own = file.read(_LONGEST + 1).strip()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -107,19 +107,19 @@ def _read(path: Path) -> bytes:
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return refuse(
+    return invalid(
         _KEY,
         path,
-        allowed=f"it can't be read ({error.strerror})",
-        mend=f"name a file with a secret and mode 0600, or set {VARIABLE}",
+        problem=f"it can't be read ({error.strerror})",
+        fix=f"name a file with a secret and mode 0600, or set {VARIABLE}",
     )
 
 
 def _check_length(own: bytes, key: str, value: object) -> None:
     if not _SHORTEST <= len(own) <= _LONGEST:
-        raise refuse(
+        raise invalid(
             key,
             value,
-            allowed=f"a secret has {_SHORTEST} to {_LONGEST} bytes, and this one {min(len(own), _LONGEST + 1)}",
-            mend="use the output of: openssl rand -hex 32",
+            problem=f"a secret has {_SHORTEST} to {_LONGEST} bytes, and this one {min(len(own), _LONGEST + 1)}",
+            fix="use the output of: openssl rand -hex 32",
         )

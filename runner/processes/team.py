@@ -41,7 +41,7 @@ class Team:
         """Whether this is process 0, which decides, shows and records."""
         return self.index == 0
 
-    def told(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
+    def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
         """Returns what process 0 makes; the others wait for it. Where that fails there, it fails in all.
 
         Args:
@@ -57,7 +57,7 @@ class Team:
         del key, given_up
         return make()
 
-    def every(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
+    def all_gather(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
         """Returns the values of all processes, in their order.
 
         Args:
@@ -82,7 +82,7 @@ class Team:
         Raises:
           ProcessError: one has another.
         """
-        values = self.every(f"agree {what}", value)
+        values = self.all_gather(f"agree {what}", value)
         for index, other in enumerate(values):
             if other != values[0]:
                 raise ProcessError(

@@ -36,9 +36,9 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)  # else a square plot's label is cut
 
 
-def ink(colour: object) -> str:
-    """Returns `black` or `white`, whichever is read on a Matplotlib colour."""
-    red, green, blue = (round(255 * part) for part in to_rgb(colour))
+def ink(color: object) -> str:
+    """Returns `black` or `white`, whichever is read on a Matplotlib color."""
+    red, green, blue = (round(255 * part) for part in to_rgb(color))
     return ink_on((red, green, blue))
 
 

@@ -1,20 +1,20 @@
-"""Colours that mean the same in every picture. Imports nothing: the plan's picture is drawn without Matplotlib."""
+"""Colors that mean the same in every picture. Imports nothing: the plan's picture is drawn without Matplotlib."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
-# Okabe and Ito's colours, which a colour-blind eye tells apart, but for yellow, which vanishes on white.
+# Okabe and Ito's colors, which a color-blind eye tells apart, but for yellow, which vanishes on white.
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 TRAIN = SERIES[0]
 EVALUATED = SERIES[1]
 TRAIN_STEPS = "#A6CCE3"
 OTHER = "#BDBDBD"  # what is there besides, as runs that are not among the best
-WHOLE: Colour = (204, 207, 212)  # what no axis of the mesh cuts
-# Light to dark, one pair an axis of the mesh, in its order. A part cut over two axes has the product of their colours,
+WHOLE: Color = (204, 207, 212)  # what no axis of the mesh cuts
+# Light to dark, one pair an axis of the mesh, in its order. A part cut over two axes has the product of their colors,
 # as inks printed over each other: blue and rose give violets, and each coordinate is still seen.
 _AXES = (
     ((222, 238, 250), (33, 118, 189)),
@@ -26,8 +26,8 @@ _FULL = 255  # of red, green or blue
 _DARK = 0.18  # luminance below which white contrasts more than black
 
 
-def of_part(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
-    """Returns the colour of a part that lies at some coordinates: each axis's own, over each other where several are.
+def of_part(axes: Mapping[str, int], place: Mapping[str, int]) -> Color:
+    """Returns the color of a part that lies at some coordinates: each axis's own, over each other where several are.
 
     Args:
       axes: the mesh's, name to size.
@@ -45,21 +45,21 @@ def of_part(axes: Mapping[str, int], place: Mapping[str, int]) -> Colour:
     return red, green, blue
 
 
-def as_hex(colour: Colour) -> str:
-    """Returns a colour as Matplotlib takes it.
+def as_hex(color: Color) -> str:
+    """Returns a color as Matplotlib takes it.
 
     >>> as_hex((18, 84, 158))
     '#12549e'
     """
-    return "#{:02x}{:02x}{:02x}".format(*colour)
+    return "#{:02x}{:02x}{:02x}".format(*color)
 
 
-def ink_on(colour: Colour) -> str:
-    """Returns the colour in which text is read on another: `white` on what is dark, `black` on what is light.
+def ink_on(color: Color) -> str:
+    """Returns the color in which text is read on another: `white` on what is dark, `black` on what is light.
 
     >>> ink_on((18, 84, 158)), ink_on((252, 212, 158))
     ('white', 'black')
     """
-    linear = [part / _FULL / 12.92 if part <= 10 else ((part / _FULL + 0.055) / 1.055) ** 2.4 for part in colour]
+    linear = [part / _FULL / 12.92 if part <= 10 else ((part / _FULL + 0.055) / 1.055) ** 2.4 for part in color]
     luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return "white" if luminance < _DARK else "black"  # WCAG 2.2, relative luminance

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from runner.config.schema import RunConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -24,5 +24,5 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     if config.run is not None:
         allowed = "it is for runner.evaluate and runner.export"
-        raise refuse("run", config.run, allowed=allowed, mend="resume=... trains on")
+        raise invalid("run", config.run, problem=allowed, fix="resume=... trains on")
     train.run(config, composed)

@@ -131,7 +131,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.tells else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
-        "model_flop_utilisation": outcome.used,  # of a device's peak; null where that is not known
+        "model_flop_utilization": outcome.used,  # of a device's peak; null where that is not known
     }
     found |= {f"train_{name}": value for name, value in result.epoch_means.items()}
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
@@ -161,7 +161,7 @@ def show_result(outcome: Outcome, console: Console) -> None:
         told = f"{examples:,.0f} examples/s" + (f", {examples * tokens:,.0f} tokens/s" if tokens else "")
         rows.append(("steps/s", f"{rate:.1f} ({told})"))
     if used is not None and result.meter.tells:
-        rows.append(("model FLOP utilisation", f"{used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
+        rows.append(("model FLOP utilization", f"{used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
     rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
     for split, evaluation in outcome.evaluations.items():
         rows += _metric_rows(split, evaluation.metrics, evaluation.examples)

@@ -34,7 +34,7 @@ from runner.layout import mesh
 from runner.plan import rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
-from runner.plan.rates import utilisation
+from runner.plan.rates import utilization
 from runner.processes import requeue
 from runner.processes.begin import AgreedStop, finish_together
 from runner.processes.team import current
@@ -192,9 +192,9 @@ class _Run:
             rate = result.meter.steps_per_second if result.meter.tells else 0.0
             peak = tokens.peak_gflops(config)
             counted = measures if not rate else self._counted(engine, measures)
-            used = utilisation(replace(config.plan, gflops=peak), counted, rate) if rate else None
+            used = utilization(replace(config.plan, gflops=peak), counted, rate) if rate else None
             speed = {"throughput/input_wait": result.meter.input_wait}
-            points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilisation": used})
+            points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilization": used})
             outcome = Outcome(config, engine, splits, result, used, peak)
             tracker.page.results |= outcome.results
             with _unsaved(result, tracker):
@@ -298,7 +298,7 @@ def _tracker(config: RunConfig, content: Mapping[str, object], command: str, run
         made.append(open_run(config, content, command, resume_run_id=run_id))
         return made[0].run_id
 
-    found = team.told("the tracked run", opened)
+    found = team.broadcast("the tracked run", opened)
     if made:
         return made[0]
     tracker = Tracker()

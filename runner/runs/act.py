@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.compare.render import Sheet, console, rich_table
 from runner.config.schema import CheckpointConfig, TrackingConfig
-from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, refuse
+from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, invalid
 from runner.host.paths import outputs_dir, project_root
 from runner.report.tables import size as words_of_size
 from runner.runs import remove
@@ -56,9 +56,7 @@ class Place:
         path = sqlite_path(tracking_uri(self.uri, project_root()))
         if path is not None and not path.exists():
             if self.uri:
-                raise TrackingError(
-                    f"uri={shown(self.uri)} is refused: {path} is not there; name a store, or uri=none"
-                )
+                raise TrackingError(f"uri={shown(self.uri)}: {path} is not there; name a store, or uri=none")
             return None
         return open_tracking(TrackingConfig(uri=self.uri))
 
@@ -145,9 +143,7 @@ def clean(place: Place, choice: Choice, *, really: bool, records: bool) -> int:
       ConfigError: nothing says which runs are meant.
     """
     if choice.is_open:
-        raise ConfigError(
-            "clean is refused: nothing says which runs; set older=30d, keep=5, status=failed,killed or run=<id>"
-        )
+        raise ConfigError("clean: nothing says which runs; set older=30d, keep=5, status=failed,killed or run=<id>")
     store = place.store()
     everything = place.runs(store)
     meant = chosen(everything, choice)
@@ -212,12 +208,12 @@ def keep(place: Place, choice: Choice, *, kept: bool) -> int:
       TrackingError: the store does not take it.
     """
     if not choice.runs:
-        raise refuse("run", None, allowed="which run", mend="set run=latest or run=<id>")
+        raise invalid("run", None, problem="which run", fix="set run=latest or run=<id>")
     store = place.store()
     for one in chosen(place.runs(store), Choice(runs=choice.runs)):
         if one.foreign:
-            raise refuse(
-                "run", one.run, allowed="a run of this store, and this is another's", mend="set uri=<its store>"
+            raise invalid(
+                "run", one.run, problem="a run of this store, and this is another's", fix="set uri=<its store>"
             )
         if store is not None and one.stored:
             try:

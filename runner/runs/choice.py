@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.errors import refuse
+from runner.errors import invalid
 
 STATUSES = ("FINISHED", "FAILED", "KILLED", "RUNNING", "UNFINISHED", "DELETED")
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -46,7 +46,7 @@ def age(key: str, text: str) -> float:
     """
     match = _AGE.fullmatch(text.strip())
     if match is None:
-        raise refuse(key, text, allowed="a number with m, h, d or w behind it", mend=f"set {key}=30d")
+        raise invalid(key, text, problem="a number with m, h, d or w behind it", fix=f"set {key}=30d")
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -70,5 +70,5 @@ def statuses(words: Sequence[str]) -> tuple[str, ...]:
     for word in found:
         if word not in STATUSES:
             known = ", ".join(STATUSES).lower()
-            raise refuse("status", word.lower(), allowed=f"any of {known}", mend="set status=failed,killed")
+            raise invalid("status", word.lower(), problem=f"any of {known}", fix="set status=failed,killed")
     return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, refuse
+from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, invalid
 from runner.host.late import late
 from runner.host.parser import Parser, truth
 from runner.runs.choice import Choice, age, statuses
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         if options.action in ("keep", "release"):
             return act.keep(place, choice, kept=options.action == "keep")
-        mend = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
-        raise ConfigError(f"{options.action} is refused: one of {', '.join(_ACTIONS)}; {mend}")
+        fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
+        raise ConfigError(f"{options.action}: one of {', '.join(_ACTIONS)}; {fix}")
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _count(key: str, text: str) -> int:
     if not text.isdecimal():
-        raise refuse(key, text, allowed="how many runs, a whole number from 0 on", mend=f"set {key}=5")
+        raise invalid(key, text, problem="how many runs, a whole number from 0 on", fix=f"set {key}=5")
     return int(text)
 
 

@@ -16,7 +16,7 @@ from runner.compare import metrics
 from runner.compare.lines import Stat
 from runner.compare.records import RunRecord, from_run, results_of
 from runner.compare.render import show
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host import folders
 from runner.runs.choice import Choice
 from runner.tracking import process
@@ -266,4 +266,4 @@ def named_run(found: Sequence[Found], word: str) -> Found:
         return begins[0]
     newest = ", ".join(one.run for one in found[:3]) or "none yet"
     why = "several runs' ids begin so" if begins else "no run has this id or name"
-    raise refuse("run", word, allowed=f"{why}; the newest are {newest}", mend="set run=latest or run=<id>")
+    raise invalid("run", word, problem=f"{why}; the newest are {newest}", fix="set run=latest or run=<id>")

@@ -37,7 +37,7 @@ def make_executor(cluster: str, folder: Path, timeout_s: float | None, parameter
         executor.update_parameters(**limit, **parameters)
     except (RuntimeError, NameError, ValueError) as error:
         text = " ".join(str(error).split())
-        raise ConfigError(f"hydra.launcher is refused: {text}; see submitit's AutoExecutor") from error
+        raise ConfigError(f"hydra.launcher: {text}; see submitit's AutoExecutor") from error
     return executor
 
 

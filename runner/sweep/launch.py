@@ -101,7 +101,7 @@ def run_foreign_job() -> None:
     hydra = HydraConfig.get()
     shared = sweep.shared() if sweep is not None else adopted()
     if shared is None:
-        raise ConfigError("hydra/launcher is refused: it sends no callbacks to its jobs; choose processes")
+        raise ConfigError("hydra/launcher: it sends no callbacks to its jobs; choose processes")
     overrides = [one for one in as_typed(hydra.overrides.task) if not key_of(one).startswith("sweep.")]
     member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)

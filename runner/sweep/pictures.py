@@ -112,7 +112,7 @@ def importances(path: Path, shares: Mapping[str, float], metric: str, count: int
 
 
 def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], metric: str, *, maximize: bool) -> None:
-    """Draws a trial as one line through its values of every key, coloured by its result; those ended early are grey.
+    """Draws a trial as one line through its values of every key, colored by its result; those ended early are gray.
 
     Args:
       path: PNG file to write.
@@ -149,7 +149,7 @@ def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], met
     axes.set(xlim=(-0.3, len(keys) - 0.8), ylim=(-0.04, 1.04), yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
-    left = f"; {len(pruned)} ended early, in grey" if pruned else ""
+    left = f"; {len(pruned)} ended early, in gray" if pruned else ""
     axes.set_title(f"{len(done)} trials, a line each{left}")
     ends = ("min" if maximize else "max") if min(values) < low or max(values) > high else "neither"
     figure.colorbar(ScalarMappable(norm, shades), ax=axes, label=metric, extend=ends)

@@ -182,7 +182,7 @@ class GridSweeper(_Sweeper):
         if isinstance(launcher, ProcessLauncher):
             launcher.run(_unless_broken(jobs, sweep), sweep, count=len(jobs))
             return
-        for batch in _neighbours(jobs):
+        for batch in _neighbors(jobs):
             launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
 
 
@@ -226,7 +226,7 @@ def _unless_broken(jobs: Sequence[Job], sweep: state.Sweep) -> Iterator[Job]:
         yield job
 
 
-def _neighbours(jobs: Sequence[Job]) -> list[list[Job]]:
+def _neighbors(jobs: Sequence[Job]) -> list[list[Job]]:
     """Returns the jobs in batches of consecutive numbers, since a launcher numbers a batch itself."""
     batches: list[list[Job]] = []
     for job in jobs:

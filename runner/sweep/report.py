@@ -215,7 +215,7 @@ def _named(entry: Entry) -> RunRecord:
 
 
 def _curves(sweep: Sweep, entries: Sequence[Entry], done: Sequence[Entry]) -> list[Path]:
-    """Draws the losses, the jobs with the best results in colours; `done` has those that were judged."""
+    """Draws the losses, the jobs with the best results in colors; `done` has those that were judged."""
     written: list[Path] = []
     if sweep.parent is None:
         return written
@@ -225,12 +225,12 @@ def _curves(sweep: Sweep, entries: Sequence[Entry], done: Sequence[Entry]) -> li
     worst = -math.inf if maximize else math.inf
     ranked = {name: value if math.isfinite(value) else worst for name, value in result.items()}
     runs = {entry.job.name: entry.record for entry in entries if entry.record is not None}
-    colours = plots.looks(sorted(runs, key=lambda name: ranked.get(name, worst), reverse=maximize))
+    colors = plots.looks(sorted(runs, key=lambda name: ranked.get(name, worst), reverse=maximize))
     for metric in _CURVES:
         found = curves.read(sweep.parent.store.client, runs, metric)
         if found.points:
             path = sweep.folder / f"{metric.replace('/', '_')}_curves.png"
-            plots.curves(path, found, colours)
+            plots.curves(path, found, colors)
             written.append(path)
     return written
 

@@ -51,7 +51,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     chosen = [one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")]
     config = _tracking([*chosen, *searchpath(typed)])
     if config.name == "none":
-        raise ConfigError(f"{_KEY}={wanted} is refused: tracking=none keeps no sweep; drop one of the two")
+        raise ConfigError(f"{_KEY}={wanted}: tracking=none keeps no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
     named = any(key_of(one) in ("tracking.experiment", "experiment") for one in typed)
     run = sweeps.find(store, wanted, [store.experiment_id] if named else [])

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.errors import ConfigError, did_you_mean, refuse
+from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def check(config: DictConfig, arguments: list[str]) -> None:
                 raise interval_refused(one)
     if sweeper == "SearchSweeper":
         if launcher not in ("ProcessLauncher", "SubmititLauncher"):
-            raise ConfigError("hydra/sweeper=optuna is refused: a search needs hydra/launcher=processes; choose it")
+            raise ConfigError("hydra/sweeper=optuna: a search needs hydra/launcher=processes; choose it")
         if not any(one.is_sweep_override() for one in overrides):
             raise ConfigError(
-                "hydra/sweeper=optuna is refused: nothing to search over; "
+                "hydra/sweeper=optuna: nothing to search over; "
                 "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
             )
         for one in overrides:
@@ -104,27 +104,27 @@ def _check_settings(key: str, config: DictConfig) -> str:
     node = OmegaConf.select(config, key)
     target = str(node.get("_target_", "")) if isinstance(node, DictConfig) else ""
     if not target:
-        raise refuse(key, node, allowed="what an option sets", mend=f"choose one, as {key.replace('.', '/')}=basic")
+        raise invalid(key, node, problem="what an option sets", fix=f"choose one, as {key.replace('.', '/')}=basic")
     name = target.removeprefix(_OURS)
     if name not in _TAKES:
         return ""
     if name == "SubmititLauncher" and importlib.util.find_spec("submitit") is None:
-        raise ConfigError("hydra/launcher=submitit_* is refused: submitit is missing; pip install submitit")
+        raise ConfigError("hydra/launcher=submitit_*: submitit is missing; pip install submitit")
     content = OmegaConf.to_container(node, resolve=True)
     assert isinstance(content, dict)
     for word, value in ((str(word), value) for word, value in content.items() if word != "_target_"):
         if word not in _TAKES[name]:
             takes = f"{_OPTIONS.get(name, 'this launcher')} takes {', '.join(_TAKES[name])}"
             other = next((_OPTIONS[one] for one in _OPTIONS if one != name and word in _TAKES[one]), None)
-            mend = f"choose {other}, or drop it" if other and key == _SWEEPER else did_you_mean(word, _TAKES[name])
-            raise refuse(f"{key}.{word}", value, allowed=takes, mend=mend)
+            fix = f"choose {other}, or drop it" if other and key == _SWEEPER else did_you_mean(word, _TAKES[name])
+            raise invalid(f"{key}.{word}", value, problem=takes, fix=fix)
         test, allowed, example = _RULES[key][word]
         if not test(value):
-            raise refuse(f"{key}.{word}", value, allowed=allowed, mend=f"set {key}.{word}={example}")
+            raise invalid(f"{key}.{word}", value, problem=allowed, fix=f"set {key}.{word}={example}")
     return name
 
 
 def interval_refused(one: Override) -> ConfigError:
     """Words an interval where values are wanted."""
-    mend = "choose hydra/sweeper=optuna, or name the values"
-    return ConfigError(f"{one.input_line} is refused: a grid needs values, not an interval; {mend}")
+    fix = "choose hydra/sweeper=optuna, or name the values"
+    return ConfigError(f"{one.input_line}: a grid needs values, not an interval; {fix}")

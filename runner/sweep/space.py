@@ -36,5 +36,5 @@ def distribution(override: Override) -> BaseDistribution:
         choices = [str(one) for one in override.sweep_iterator(transformer=Transformer.encode)]
         return CategoricalDistribution(choices)
     except (ValueError, AssertionError) as error:
-        mend = "write the lower end first, and above 0 for log"
-        raise ConfigError(f"{override.input_line} is refused: {error}; {mend}") from error
+        fix = "write the lower end first, and above 0 for log"
+        raise ConfigError(f"{override.input_line}: {error}; {fix}") from error

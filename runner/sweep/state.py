@@ -133,7 +133,7 @@ class Sweep:
     def _check_resume(self) -> None:
         for key, value in (("resume", self.settings.resume), ("skip_finished", self.settings.skip_finished)):
             if value and not self.is_recorded:
-                raise ConfigError(f"sweep.{key}={value} is refused: nothing is recorded here; drop it")
+                raise ConfigError(f"sweep.{key}={value}: nothing is recorded here; drop it")
 
     def open(self) -> None:
         """Makes the parent run, or takes it up again, and looks at what is finished already.
@@ -344,7 +344,7 @@ def current() -> Sweep:
     """
     found = _current[0] if _current else None
     if not isinstance(found, Sweep):
-        raise ConfigError("hydra.callbacks.sweep is refused: a multirun needs the callback; leave it as it is")
+        raise ConfigError("hydra.callbacks.sweep: a multirun needs the callback; leave it as it is")
     return found
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from runner.config.schema import ClusterConfig
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.processes import place
 
 _KEY = "hydra.launcher.parameters"
@@ -39,14 +39,14 @@ def check_tasks(launcher: Mapping[str, Any], cluster: ClusterConfig) -> None:
         sweep takes for ended.
     """
     if cluster.requeue:
-        raise refuse(
-            "cluster.requeue", True, allowed="a run of its own, not a sweep's job", mend="sweep.resume goes on with it"
+        raise invalid(
+            "cluster.requeue", True, problem="a run of its own, not a sweep's job", fix="sweep.resume goes on with it"
         )
     tasks = count(launcher)
     if tasks > 1 and cluster.name != "auto":
-        raise refuse(
+        raise invalid(
             _KEY,
             f"{{... {tasks} processes a job}}",
-            allowed=f"one process a job with cluster={cluster.name}, as each would run all of it",
-            mend="set cluster=auto, which lets them share the job",
+            problem=f"one process a job with cluster={cluster.name}, as each would run all of it",
+            fix="set cluster=auto, which lets them share the job",
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX
@@ -238,7 +238,7 @@ class Task(ABC):
         if self.outputs.units is not None:
             told = ", ".join(str(list(shape)) for shape in shapes.values())
             raise ConfigError(
-                f"model._target_ is refused: the model gives {len(shapes)} outputs, of shapes {told}, and the task "
+                f"model._target_: the model gives {len(shapes)} outputs, of shapes {told}, and the task "
                 "takes one; give one alone"
             )
 
@@ -284,7 +284,7 @@ class Task(ABC):
           ConfigError: the task's models make up nothing, or not of this.
         """
         allowed = "the run's model writes no text: that needs task=language_model and a dataset with a vocabulary"
-        raise refuse("evaluate.prompt", prompt, allowed=allowed, mend="leave it out")
+        raise invalid("evaluate.prompt", prompt, problem=allowed, fix="leave it out")
 
     def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), what `sample` asks for; only of a task that makes something up."""

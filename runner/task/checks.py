@@ -22,7 +22,7 @@ def check_output(shape: Sequence[int | None], wanted: Sequence[int], meaning: st
     if tuple(shape[1:]) != tuple(wanted):
         sizes = ", ".join(map(str, wanted))
         raise ConfigError(
-            f"model._target_ is refused: the model gives {list(shape)}, allowed is [batch, {sizes}], {meaning}; end "
+            f"model._target_: the model gives {list(shape)}, allowed is [batch, {sizes}], {meaning}; end "
             f"it in a layer of that {'size' if len(wanted) == 1 else 'shape'}"
         )
 
@@ -34,11 +34,11 @@ def not_logits(outputs: Array, *, sums_to_one: bool) -> list[str]:
       outputs: float32 (examples, units), what an untrained model gives where logits are wanted.
       sums_to_one: whether to look for those of a softmax, too.
     """
-    mend = "end the model in a layer without an activation: the loss is computed from logits"
+    fix = "end the model in a layer without an activation: the loss is computed from logits"
     if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
         return []
     if sums_to_one and np.allclose(outputs.sum(axis=1), 1.0, rtol=0, atol=_ROUNDING):
-        return [f"the model's outputs sum to 1, as those of a softmax; {mend}"]
+        return [f"the model's outputs sum to 1, as those of a softmax; {fix}"]
     if outputs.shape[1] >= _UNITS and ((outputs > 0) & (outputs < 1)).all():
-        return [f"the model's outputs all lie between 0 and 1, as those of a sigmoid; {mend}"]
+        return [f"the model's outputs all lie between 0 and 1, as those of a sigmoid; {fix}"]
     return []

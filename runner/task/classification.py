@@ -13,7 +13,7 @@ import numpy as np
 from runner.config.checks_values import within
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
-from runner.errors import did_you_mean, refuse
+from runner.errors import did_you_mean, invalid
 from runner.host.late import late
 from runner.task.base import Evaluation, OutputSpec, Report, Table, Tensor
 from runner.task.checks import check_output, not_logits
@@ -57,23 +57,23 @@ def check(options: ClassificationOptions) -> None:
     key = "task.class_weights"
     count = len(classes) if isinstance(classes, list) else classes
     if count is not None and not (isinstance(count, int) and not isinstance(count, bool) and count >= 2):
-        raise refuse(
-            "task.classes", classes, allowed="how many there are, 2 or more, or their names", mend="set it to 10"
+        raise invalid(
+            "task.classes", classes, problem="how many there are, 2 or more, or their names", fix="set it to 10"
         )
     if isinstance(classes, list) and len(set(map(str, classes))) < len(classes):
-        raise refuse("task.classes", classes, allowed="names that differ", mend="drop one of the equal ones")
+        raise invalid("task.classes", classes, problem="names that differ", fix="drop one of the equal ones")
     if options.top_k is not None and (options.top_k < 2 or (count is not None and options.top_k >= count)):
         most = "" if count is None else f", below the {count} classes"
-        raise refuse("task.top_k", options.top_k, allowed=f"2 or more{most}", mend="set task.top_k=5, or leave it out")
+        raise invalid("task.top_k", options.top_k, problem=f"2 or more{most}", fix="set task.top_k=5, or leave it out")
     if weights is None or weights == _BALANCED:
         return
     if not isinstance(weights, list | dict):
         allowed = "a list of a weight a class, {name: weight}, balanced or null"
-        raise refuse(key, weights, allowed=allowed, mend=f"set {key}=balanced")
+        raise invalid(key, weights, problem=allowed, fix=f"set {key}=balanced")
     values = dict(enumerate(weights)) if isinstance(weights, list) else weights
     for name, weight in values.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise refuse(f"{key}.{name}", weight, allowed="a number of at least 0", mend="set it to 1.0")
+            raise invalid(f"{key}.{name}", weight, problem="a number of at least 0", fix="set it to 1.0")
 
 
 class Classification(Supervised):
@@ -96,11 +96,11 @@ class Classification(Supervised):
         """Takes what `runner.task.registry.make_task` does, with the options typed."""
         super().__init__(roles(config, arrays), arrays, directions(options))
         if len(self.target_names) != 1:
-            raise refuse(
+            raise invalid(
                 "task.target",
                 list(self.target_names),
-                allowed="one array of classes",
-                mend="name one, or set task=multilabel or task=regression",
+                problem="one array of classes",
+                fix="name one, or set task=multilabel or task=regression",
             )
         self._target = self.target_names[0]
         self._options = options
@@ -121,12 +121,12 @@ class Classification(Supervised):
         is_text = whole and spec.dims == ("sequence",)
         if len(spec.shape) <= 1 and (whole or size > 1) and not is_text:
             return size > 1
-        raise refuse(
+        raise invalid(
             "task.target",
             self._target,
-            allowed="whole numbers, one an example, or one number a class; this array is "
+            problem="whole numbers, one an example, or one number a class; this array is "
             f"{spec.dtype} of shape {list(spec.shape)}",
-            mend="set task=language_model, or name another array"
+            fix="set task=language_model, or name another array"
             if is_text
             else "store the class's number, or set task=regression",
         )
@@ -148,30 +148,30 @@ class Classification(Supervised):
         else:
             return tuple(map(str, range(self._counted(train))))
         if self._is_soft and len(names) != spec.shape[0]:
-            raise refuse(
-                "task.classes", classes, allowed=f"{spec.shape[0]}, as array {self._target} has", mend="leave it out"
+            raise invalid(
+                "task.classes", classes, problem=f"{spec.shape[0]}, as array {self._target} has", fix="leave it out"
             )
         if len(names) < 2:
-            raise refuse("task.classes", classes, allowed="at least 2 classes", mend="set task.classes=2")
+            raise invalid("task.classes", classes, problem="at least 2 classes", fix="set task.classes=2")
         return names
 
     def _counted(self, train: DataSource | None) -> int:
         """Returns how many classes the train split's labels need."""
         labels = None if train is None else column(train, self._target)
         if labels is None:
-            raise refuse(
+            raise invalid(
                 "task.classes",
                 None,
-                allowed=f"how many there are, which array {self._target} does not tell",
-                mend="say how many, as task.classes=10",
+                problem=f"how many there are, which array {self._target} does not tell",
+                fix="say how many, as task.classes=10",
             )
         count = max(int(labels.max(initial=0)) + 1, 2)
         if count > max(len(labels), _MOST_CONFUSED):
-            raise refuse(
+            raise invalid(
                 "task.target",
                 self._target,
-                allowed=f"the classes' numbers from 0 on; {len(labels):,} examples have numbers up to {count - 1:,}",
-                mend=f"set task=regression, or task.classes={count} where there are so many",
+                problem=f"the classes' numbers from 0 on; {len(labels):,} examples have numbers up to {count - 1:,}",
+                fix=f"set task=regression, or task.classes={count} where there are so many",
             )
         return count
 
@@ -186,30 +186,30 @@ class Classification(Supervised):
             wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (labels.min(-1) < 0))
             high = int(labels.max(initial=0))
             if len(wrong) and labels.dtype.kind in "iu" and high > 1 and labels.min() >= 0:
-                raise refuse(
+                raise invalid(
                     "task.target",
                     self._target,
-                    allowed="task=classification predicts one class per example, and this array has "
+                    problem="task=classification predicts one class per example, and this array has "
                     f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
-                    mend=tags_mend(self._target, high + 1),
+                    fix=tags_mend(self._target, high + 1),
                 )
             if len(wrong):
-                raise refuse(
+                raise invalid(
                     "task.target",
                     self._target,
-                    allowed="a probability a class, which sum to 1; "
+                    problem="a probability a class, which sum to 1; "
                     f"those of example {wrong[0]} of the {split} split sum to {float(sums[wrong[0]]):g}",
-                    mend="set task=multilabel or task=regression",
+                    fix="set task=multilabel or task=regression",
                 )
             return
         low = int(labels.min(initial=0))
         high = int(labels.max(initial=0))
         if low < 0 or high >= count:
-            raise refuse(
+            raise invalid(
                 "task.target",
                 self._target,
-                allowed=f"labels from 0 to {count - 1}, the {split} split has {low if low < 0 else high}",
-                mend="store the classes' numbers from 0 on, or set task.classes to how many there are",
+                problem=f"labels from 0 to {count - 1}, the {split} split has {low if low < 0 else high}",
+                fix="store the classes' numbers from 0 on, or set task.classes to how many there are",
             )
 
     def _class_weights(
@@ -232,13 +232,13 @@ class Classification(Supervised):
         if isinstance(given, dict):
             for name in given:
                 if str(name) not in names:
-                    raise refuse(
-                        f"{key}.{name}", given[name], allowed="no such class", mend=did_you_mean(str(name), names)
+                    raise invalid(
+                        f"{key}.{name}", given[name], problem="no such class", fix=did_you_mean(str(name), names)
                     )
             named = {str(name): float(weight) for name, weight in given.items()}
             return [named.get(name, 1.0) for name in names]
         if len(given) != len(names):
-            raise refuse(key, given, allowed=f"{len(names)} weights, one a class", mend="write one for each")
+            raise invalid(key, given, problem=f"{len(names)} weights, one a class", fix="write one for each")
         return [float(weight) for weight in given]
 
     def _label(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 from runner.config.checks_values import positive
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
-from runner.errors import ConfigError, refuse, told
+from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
 from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Tensor, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
@@ -51,12 +51,12 @@ def check(options: CustomOptions) -> None:
     names = [path.rpartition(".")[2] for _, path in named]
     for (key, path), name in zip(named, names, strict=True):
         if names.count(name) > 1 or name == LOSS:
-            raise refuse(
+            raise invalid(
                 key,
                 path,
-                allowed=f"a metric goes by its function's name, and {name} is "
+                problem=f"a metric goes by its function's name, and {name} is "
                 + ("the loss" if name == LOSS else "there twice"),
-                mend="give the function another name",
+                fix="give the function another name",
             )
     for key, path in ((_LOSS, options.target), *paths(options).values()):
         import_path.check_function(key, path, PARAMETERS)
@@ -115,11 +115,11 @@ class Custom(Supervised):
         except ConfigError:
             raise
         except Exception as error:  # whatever a user's function raises
-            raise ConfigError(f"{key}={path} is refused: it raised {told(error)}; mend that function") from error
+            raise ConfigError(f"{key}={path}: it raised {describe(error)}; fix that function") from error
         size = next(iter(batch.values())).shape[0]
         if len(found.shape) != 1 or (None not in (found.shape[0], size) and found.shape[0] != size):
             raise ConfigError(
-                f"{key}={path} is refused: it gives shape {list(found.shape)}, allowed is one number an example, "
+                f"{key}={path}: it gives shape {list(found.shape)}, allowed is one number an example, "
                 "[batch]; average over the other dims, as ops.mean(..., axis=-1)"
             )
         return found

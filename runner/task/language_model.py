@@ -12,7 +12,7 @@ from runner.config.checks_values import positive, within
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.data.vocabulary import Vocabulary
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
@@ -61,7 +61,7 @@ def check(options: LanguageModelOptions) -> None:
     positive("task.sample.tokens", options.sample.tokens)
     within("task.sample.temperature", options.sample.temperature, 0.0, math.inf)
     if options.sample.prompt == "":
-        raise refuse("task.sample.prompt", "''", allowed="some text, or null", mend="leave it out")
+        raise invalid("task.sample.prompt", "''", problem="some text, or null", fix="leave it out")
 
 
 class LanguageModel(Supervised):
@@ -118,11 +118,11 @@ class LanguageModel(Supervised):
         if name is None:
             return LABEL_WEIGHT if LABEL_WEIGHT in arrays else None
         if name not in arrays:
-            raise refuse(
+            raise invalid(
                 "task.label_weight",
                 name,
-                allowed=f"the dataset has {', '.join(arrays)}",
-                mend="name one of these, or leave it out",
+                problem=f"the dataset has {', '.join(arrays)}",
+                fix="name one of these, or leave it out",
             )
         return name
 
@@ -139,27 +139,27 @@ class LanguageModel(Supervised):
     def _check_arrays(self) -> str:
         """Returns the label's name, of arrays that all have one number a token."""
         if len(self.target_names) != 1:
-            raise refuse("task.target", list(self.target_names), allowed="one array of tokens", mend="name one")
+            raise invalid("task.target", list(self.target_names), problem="one array of tokens", fix="name one")
         (label,) = self.target_names
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
-            raise refuse(
+            raise invalid(
                 "task.target",
                 label,
-                allowed="the number of the next token of each token, [tokens] an example; this array is "
+                problem="the number of the next token of each token, [tokens] an example; this array is "
                 f"{spec.dtype} of shape {list(spec.shape)}",
-                mend="set dataset=text or dataset=shakespeare, or task=classification for one class an example",
+                fix="set dataset=text or dataset=shakespeare, or task=classification for one class an example",
             )
         for key, names in (("inputs", self.input_names), ("label_weight", [self._label_weight])):
             for name in names:
                 shape = () if name is None else self.arrays[name].shape
                 if name is not None and (shape[:1] if key == "inputs" else shape) != spec.shape:
-                    raise refuse(
+                    raise invalid(
                         f"task.{key}",
                         name,
-                        allowed=f"{spec.shape[0]} numbers an example, as {label} has; this array has shape "
+                        problem=f"{spec.shape[0]} numbers an example, as {label} has; this array has shape "
                         f"{list(shape)}",
-                        mend="name another array",
+                        fix="name another array",
                     )
         return label
 
@@ -177,18 +177,18 @@ class LanguageModel(Supervised):
         names = self.arrays[self._label].names
         size = size or (int(constants["vocabulary"][0]) if "vocabulary" in constants else None) or len(names) or None
         if given is None and size is None:
-            raise refuse(
+            raise invalid(
                 "task.vocabulary",
                 None,
-                allowed=f"how many tokens there are, which array {self._label} does not tell",
-                mend="say how many, as task.vocabulary=256",
+                problem=f"how many tokens there are, which array {self._label} does not tell",
+                fix="say how many, as task.vocabulary=256",
             )
         if given is not None and size is not None and given < size:
-            raise refuse(
+            raise invalid(
                 "task.vocabulary",
                 given,
-                allowed=f"at least {size}, the tokens of the dataset's vocabulary",
-                mend="leave it out, or set it to a larger number, as a multiple of 128",
+                problem=f"at least {size}, the tokens of the dataset's vocabulary",
+                fix="leave it out, or set it to a larger number, as a multiple of 128",
             )
         return given or size or 0
 
@@ -214,7 +214,7 @@ class LanguageModel(Supervised):
         if self.vocabulary is None:
             if sample.prompt is not None:
                 allowed = "a dataset with a vocabulary, by which text is read and written; this one has none"
-                raise refuse(key, sample.prompt, allowed=allowed, mend="leave it out")
+                raise invalid(key, sample.prompt, problem=allowed, fix="leave it out")
             return None
         return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 
@@ -367,7 +367,7 @@ class LanguageModel(Supervised):
         """Checks that a model gives one logit a token of the vocabulary, for each token."""
         if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
             raise ConfigError(
-                f"model._target_ is refused: the model gives {list(shape)}, allowed is [batch, {self.tokens}, "
+                f"model._target_: the model gives {list(shape)}, allowed is [batch, {self.tokens}, "
                 f"{self.units}], one logit a token of the vocabulary for each token; use a model of sequences, as "
                 "model=gpt"
             )
@@ -380,7 +380,7 @@ class LanguageModel(Supervised):
         if not (known and fits):
             told = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             raise ConfigError(
-                f"model._target_ is refused: the model gives {told}; allowed are logits [batch, {self.tokens}, "
+                f"model._target_: the model gives {told}; allowed are logits [batch, {self.tokens}, "
                 f"{self.units}], or {HIDDEN} [batch, {self.tokens}, D] with {HEAD} [D, {self.units}] and perhaps "
                 f"{HEAD_BIAS} [{self.units}]; give one of the two"
             )

@@ -23,7 +23,7 @@ _OF_EVERY_TASK: Mapping[str, str | None] = {
     "throughput/tokens_per_second": MAXIMIZE,
     "throughput/step_ms": MINIMIZE,
     "throughput/input_wait": MINIMIZE,
-    "throughput/model_flop_utilisation": MAXIMIZE,
+    "throughput/model_flop_utilization": MAXIMIZE,
     "plan/bytes_per_device": MINIMIZE,
     "plan/collective_bytes": MINIMIZE,
     "plan/flops_per_device": MINIMIZE,

@@ -13,7 +13,7 @@ import numpy as np
 from runner.config.checks_values import within
 from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.late import late
 from runner.task.base import Evaluation, OutputSpec, Report, Tensor
 from runner.task.checks import check_output, not_logits
@@ -86,21 +86,21 @@ class Multilabel(Supervised):
             return tuple(specs[0].names) or tuple(map(str, range(specs[0].shape[0])))
         if len(specs) == 1 and not specs[0].shape:
             whole = np.dtype(specs[0].dtype).kind in "biu"
-            raise refuse(
+            raise invalid(
                 "task.target",
                 self.target_names[0],
-                allowed="task=multilabel needs several labels per example, and this array has one number per example",
-                mend="set task=classification, which takes 0 and 1 as two classes"
+                problem="task=multilabel needs several labels per example, and this array has one number per example",
+                fix="set task=classification, which takes 0 and 1 as two classes"
                 if whole
                 else "store 0 and 1 as integers and set task=classification, or set task=regression",
             )
         shapes = ", ".join(f"{name} {list(self.arrays[name].shape)}" for name in self.target_names)
-        raise refuse(
+        raise invalid(
             "task.target",
             list(self.target_names),
-            allowed="task=multilabel needs one array with a 0 or 1 per label, or several columns of one number each; "
+            problem="task=multilabel needs one array with a 0 or 1 per label, or several columns of one number each; "
             f"shapes are {shapes}",
-            mend="name the columns, as task.target=[first,second]",
+            fix="name the columns, as task.target=[first,second]",
         )
 
     def _labels(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
@@ -163,11 +163,11 @@ class Multilabel(Supervised):
             labels = column(source, name)
             if labels is not None and (labels.min(initial=0) < 0 or labels.max(initial=0) > 1):
                 wrong = labels.min() if labels.min() < 0 else labels.max()
-                raise refuse(
+                raise invalid(
                     "task.target",
                     name,
-                    allowed=f"a 0 or 1 a label, and the {split} split has {wrong:g}",
-                    mend=f"store 0 and 1; {tags_mend(name, int(labels.max(initial=0)) + 1)}"
+                    problem=f"a 0 or 1 a label, and the {split} split has {wrong:g}",
+                    fix=f"store 0 and 1; {tags_mend(name, int(labels.max(initial=0)) + 1)}"
                     if labels.ndim == 2 and labels.dtype.kind in "iu" and labels.min() >= 0
                     else "store 0 and 1, or set task=regression",
                 )

@@ -62,7 +62,7 @@ def wrong(path: Path, images: Array, captions: Sequence[tuple[str, str]], title:
 
 
 def _image(axes: Axes, image: Array, extent: tuple[float, float, float, float]) -> None:
-    """Draws one (H, W, C) image into a place of the axes; of other than 3 channels the first, in grey."""
+    """Draws one (H, W, C) image into a place of the axes; of other than 3 channels the first, in gray."""
     brightest = 255 if image.dtype == np.uint8 else 1
     if image.shape[-1] == 3:
         shown = image if image.dtype == np.uint8 else np.clip(image, 0.0, 1.0)
@@ -79,9 +79,9 @@ def short(name: str) -> str:
 
 
 def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str = "test") -> None:
-    """Draws the confusion matrix: errors by their share of the label's examples, what is right in one pale colour.
+    """Draws the confusion matrix: errors by their share of the label's examples, what is right in one pale color.
 
-    Colours reach up to the most frequent error, not to 1: beside a diagonal of 97 in 100 no error would be seen. Of
+    Colors reach up to the most frequent error, not to 1: beside a diagonal of 97 in 100 no error would be seen. Of
     more classes than have room for a name, the most frequent errors are written beside the matrix.
 
     Args:
@@ -111,10 +111,10 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
     if named:
         _name_classes(axes, list(map(short, class_names)))
         for row, column in zip(*np.nonzero(matrix), strict=True):
-            colour = "black" if row == column else ink(image.cmap(image.norm(shares[row, column])))
+            color = "black" if row == column else ink(image.cmap(image.norm(shares[row, column])))
             text = f"{matrix[row, column]:,}" + (f"\n{shares[row, column]:.1%}" if row == column else "")
             weight = "normal" if row == column else "bold"
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour, weight=weight, zorder=3)
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, weight=weight, zorder=3)
     else:
         _list_errors(axes, np.where(np.eye(count, dtype=bool), 0, matrix), class_names)
     save(figure, path)
@@ -158,9 +158,9 @@ def labels(
     figure, axes = subplots(1, 1, figsize=(8.0, 1.4 + 0.42 * len(shown)))
     places = np.arange(len(shown))
     axes.barh(places, [f1 for _, f1, _, _ in shown], color=_GREY, height=0.7, label="F1")
-    for index, (name, colour, marker) in enumerate((("precision", _BLUE, "o"), ("recall", _RED, "s"))):
+    for index, (name, color, marker) in enumerate((("precision", _BLUE, "o"), ("recall", _RED, "s"))):
         found = [np.nan if row[2 + index] is None else row[2 + index] for row in shown]
-        axes.plot(found, places, marker, color=colour, label=name, markersize=6)
+        axes.plot(found, places, marker, color=color, label=name, markersize=6)
     names = [f"{short(name)}, {counts[place]:,}" for place, (name, *_) in zip(order, shown, strict=True)]
     axes.set_yticks(places, names)
     axes.set(xlim=(-0.02, 1.02), ylim=(len(shown) - 0.4, -0.6))

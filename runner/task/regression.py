@@ -13,7 +13,7 @@ import numpy as np
 from runner.config.checks_values import one_of, within
 from runner.config.schema_task import RegressionOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host.late import late
 from runner.task import losses
 from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Table, Tensor, is_bytes
@@ -53,11 +53,11 @@ def check(options: RegressionOptions) -> None:
     one_of("task.loss", options.loss, losses.NAMES)
     within("task.delta", options.delta, 0.0, math.inf, open_low=True)
     if options.standardize and options.loss in losses.OF_THE_UNIT:
-        raise refuse(
+        raise invalid(
             "task.standardize",
             True,
-            allowed=f"false with task.loss={options.loss}, which a shifted target changes",
-            mend="leave it out, or set task.loss=mean_squared_error",
+            problem=f"false with task.loss={options.loss}, which a shifted target changes",
+            fix="leave it out, or set task.loss=mean_squared_error",
         )
 
 
@@ -94,22 +94,22 @@ class Regression(Supervised):
         """Returns the names of the target's columns, and its shape."""
         specs = [self.arrays[name] for name in self.target_names]
         if any(np.dtype(spec.dtype).kind not in "biuf" for spec in specs):
-            raise refuse("task.target", list(self.target_names), allowed="arrays of numbers", mend="name others")
+            raise invalid("task.target", list(self.target_names), problem="arrays of numbers", fix="name others")
         for name, spec in zip(self.target_names, specs, strict=True):
             if not spec.shape and spec.names != tuple(map(str, range(len(spec.names)))):
-                raise refuse(
+                raise invalid(
                     "task.target",
                     name,
-                    allowed=f"numbers, and it holds the words {', '.join(spec.names[:2])}",
-                    mend="name another array, or set task=classification",
+                    problem=f"numbers, and it holds the words {', '.join(spec.names[:2])}",
+                    fix="name another array, or set task=classification",
                 )
         if len(specs) > 1:
             if any(spec.shape not in ((), (1,)) for spec in specs):
-                raise refuse(
+                raise invalid(
                     "task.target",
                     list(self.target_names),
-                    allowed="one array of any shape, or several of one number an example",
-                    mend="name one array alone, or store them as one",
+                    problem="one array of any shape, or several of one number an example",
+                    fix="name one array alone, or store them as one",
                 )
             return self.target_names, (len(specs),)
         shape = specs[0].shape or (1,)

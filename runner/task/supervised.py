@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
-from runner.errors import did_you_mean, refuse
+from runner.errors import did_you_mean, invalid
 from runner.task.base import LOSS, Task, Tensor
 from runner.task.metrics import MINIMIZE
 from runner.task.namespace import Namespace
@@ -57,34 +57,34 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
     ):
         for name in names:
             if name is not None and name not in arrays:
-                raise refuse(
-                    f"task.{key}", name, allowed=_has(arrays), mend=did_you_mean(name, arrays, "name one of these")
+                raise invalid(
+                    f"task.{key}", name, problem=_has(arrays), fix=did_you_mean(name, arrays, "name one of these")
                 )
     if needs_target and not target:
         first = next(iter(arrays), "price")
-        raise refuse(
+        raise invalid(
             "task.target",
             None,
-            allowed=f"{_has(arrays)}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
-            mend=f"name what is to be predicted, as task.target={first}",
+            problem=f"{_has(arrays)}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
+            fix=f"name what is to be predicted, as task.target={first}",
         )
     taken = {*target, config.example_weight}
     inputs = tuple(name for name in arrays if name not in taken) if config.inputs is None else tuple(config.inputs)
     if not inputs:
-        raise refuse(
+        raise invalid(
             "task.inputs",
             config.inputs,
-            allowed=f"at least one array; {_has(arrays)}",
-            mend="name one, or leave task.inputs out to take all that is not the target",
+            problem=f"at least one array; {_has(arrays)}",
+            fix="name one, or leave task.inputs out to take all that is not the target",
         )
     if config.example_weight is not None:
         shape = arrays[config.example_weight].shape
         if shape not in ((), (1,)):
-            raise refuse(
+            raise invalid(
                 "task.example_weight",
                 config.example_weight,
-                allowed=f"an array of one number an example, this one has shape {list(shape)}",
-                mend="name another array, or leave it out",
+                problem=f"an array of one number an example, this one has shape {list(shape)}",
+                fix="name another array, or leave it out",
             )
     return Roles(inputs, target, config.example_weight)
 
@@ -171,5 +171,5 @@ def needed(key: str, value: object, train: DataSource | None) -> DataSource:
       ConfigError: there is none.
     """
     if train is None:
-        raise refuse(key, value, allowed="it is computed from the train split, which is not at hand", mend="name it")
+        raise invalid(key, value, problem="it is computed from the train split, which is not at hand", fix="name it")
     return train

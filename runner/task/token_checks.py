@@ -10,7 +10,7 @@ from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
 from runner.data.packed import no_label_counts
 from runner.data.vocabulary import EncodingError, Vocabulary
-from runner.errors import refuse
+from runner.errors import invalid
 
 _SEEN = 1000  # rows by which labels are known as tokens or as tags
 # Labels of a language model are the next tokens nearly everywhere, those of a masked one the same tokens; tags agree
@@ -30,21 +30,21 @@ def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> Non
     low = float(weight.min(initial=0))
     high = float(weight.max(initial=0))
     if low < 0 or not math.isfinite(low + high):
-        raise refuse(
+        raise invalid(
             "task.label_weight",
             name,
-            allowed=f"finite numbers from 0 on, the {split} split has {low if low < 0 else high:g}",
-            mend="mend the array, or name another",
+            problem=f"finite numbers from 0 on, the {split} split has {low if low < 0 else high:g}",
+            fix="fix the array, or name another",
         )
     if high > 0:
         return
     if of_text:
         raise no_label_counts(split)
-    raise refuse(
+    raise invalid(
         "task.label_weight",
         name,
-        allowed=f"a label that counts, and split {split} has none",
-        mend="mend the array, or name another",
+        problem=f"a label that counts, and split {split} has none",
+        fix="fix the array, or name another",
     )
 
 
@@ -93,19 +93,19 @@ def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tag
     low = int(tokens.min(initial=0))
     high = int(tokens.max(initial=0))
     if tags and high >= units and low >= 0:
-        raise refuse(
+        raise invalid(
             f"task.{key}",
             name,
-            allowed="task=language_model reads and predicts tokens of one vocabulary, of size "
+            problem="task=language_model reads and predicts tokens of one vocabulary, of size "
             f"task.vocabulary={units}, and the {split} split has token {high}",
-            mend=tags,
+            fix=tags,
         )
     if low < 0 or high >= units:
-        raise refuse(
+        raise invalid(
             f"task.{key}",
             name,
-            allowed=f"tokens from 0 to {units - 1}, the {split} split has {low if low < 0 else high}",
-            mend=f"set task.vocabulary={high + 1}" if low >= 0 else "store the tokens' numbers from 0 on",
+            problem=f"tokens from 0 to {units - 1}, the {split} split has {low if low < 0 else high}",
+            fix=f"set task.vocabulary={high + 1}" if low >= 0 else "store the tokens' numbers from 0 on",
         )
 
 
@@ -130,20 +130,20 @@ def checked_prompt(
     if text is None:
         found = np.array([end], np.int32) if end is not None else found if len(found) else np.zeros(1, np.int32)
     elif not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
-        raise refuse(key, text, allowed="text that the vocabulary has tokens for", mend="write another")
+        raise invalid(key, text, problem="text that the vocabulary has tokens for", fix="write another")
     if len(found) >= length:
-        raise refuse(
+        raise invalid(
             key,
             text,
-            allowed=f"fewer tokens than the {length} of a row; this one has {len(found)}",
-            mend="shorten it" + (", or set dataset.sequence_length to more" if key.startswith("task.") else ""),
+            problem=f"fewer tokens than the {length} of a row; this one has {len(found)}",
+            fix="shorten it" + (", or set dataset.sequence_length to more" if key.startswith("task.") else ""),
         )
     room = length - len(found)
     if sample.tokens is not None and sample.tokens > room:
-        raise refuse(
+        raise invalid(
             "task.sample.tokens",
             sample.tokens,
-            allowed=f"at most {room}: a row has {length} tokens, and the prompt takes {len(found)}",
-            mend=f"set task.sample.tokens={room}",
+            problem=f"at most {room}: a row has {length} tokens, and the prompt takes {len(found)}",
+            fix=f"set task.sample.tokens={room}",
         )
     return found

@@ -65,7 +65,7 @@ def open_tracker(
     if config.name == "none":
         return Tracker()
     if config.name != "mlflow":
-        raise ValueError(f"tracking.name={config.name} is refused: mlflow or none; tracking=mlflow")
+        raise ValueError(f"tracking.name={config.name}: mlflow or none; tracking=mlflow")
     with stages.stage("opening the run's record in MLflow"):
         return tracker.start_run(
             config,

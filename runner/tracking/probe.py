@@ -69,10 +69,10 @@ def _sqlite_mend(path: Path, error: sqlite3.Error) -> str:
     if "readonly" in text:
         return f"make {path} and its folder writable for you"
     if "unable to open" in text:
-        return f"{path} or its folder can't be read and written; mend their rights"
+        return f"{path} or its folder can't be read and written; fix their rights"
     if "not a database" in text or "malformed" in text:
         return f"{path} is damaged or something else; bring back a copy, or name another file"
-    return f"mend {path}"
+    return f"fix {path}"
 
 
 def _holder(path: Path) -> str:
@@ -126,7 +126,7 @@ def _is_known_schema(version: str) -> bool:
 
 def _mend(uri: str, error: Exception) -> str:
     if not is_http(uri):
-        return "mend that"
+        return "fix that"
     code = http_code(error)
     if code in (401, 403, 407) or "PERMISSION_DENIED" in str(error):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to who may use it"

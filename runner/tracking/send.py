@@ -109,7 +109,7 @@ def groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def may_pass(error: Exception) -> bool:
-    """Returns whether storing the same record later may work: the network, the server, the disk or a lock may mend."""
+    """Returns whether storing the same record later may work: the network, the server, the disk or a lock may fix."""
     if isinstance(error, MlflowException):
         if error.error_code == _BY_DATABASE:
             return not any(word in str(error) for word in _BAD_ROWS)

@@ -114,7 +114,7 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 def _failed(store: Store, what: str, error: Exception) -> TrackingError:
     return TrackingError(
         f"tracking.uri={shown(store.uri)} cannot record {what}: {reason(error)}; "
-        f"mend that, or tracking.uri=<another>, or tracking=none"
+        f"fix that, or tracking.uri=<another>, or tracking=none"
     )
 
 

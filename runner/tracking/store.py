@@ -93,7 +93,7 @@ def _experiment_id(client: MlflowClient, uri: str, name: str) -> str:
         raise unusable(uri, "it answers with something else than MLflow does; name the address of an MLflow server")
     if found.lifecycle_stage != "active":
         raise TrackingError(
-            f"tracking.experiment={name} is refused: it was deleted in {shown(uri)}; "
+            f"tracking.experiment={name}: it was deleted in {shown(uri)}; "
             f"`mlflow experiments restore -x {found.experiment_id}` or tracking.experiment=<another name>"
         )
     if _KIND_TAG not in found.tags:

@@ -45,4 +45,4 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
         if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
             return run
     known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in runs[:3]) or "none yet"
-    raise ConfigError(f"sweep {which} is refused: no such sweep in this store; the latest are: {known}")
+    raise ConfigError(f"sweep {which}: no such sweep in this store; the latest are: {known}")

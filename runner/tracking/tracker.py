@@ -223,7 +223,7 @@ class MlflowTracker(Tracker):
                 return kept
         return self._keep([ending], "jsonl", _LATER) and kept
 
-    def _keep(self, records: list[Record], suffix: str, mend: str) -> bool:
+    def _keep(self, records: list[Record], suffix: str, fix: str) -> bool:
         """Writes records to a file that the next run finds; returns whether that worked."""
         if not records:
             return True
@@ -235,7 +235,7 @@ class MlflowTracker(Tracker):
             kept = False
             note = f"{len(records)} records are lost: the store is away, and {error}"
         else:
-            note = f"{len(records)} records are kept in {path}; {mend} `python -m runner.tracking.replay {path}`"
+            note = f"{len(records)} records are kept in {path}; {fix} `python -m runner.tracking.replay {path}`"
         self._notes.append(note)
         warn(note)
         return kept

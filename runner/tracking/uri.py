@@ -10,7 +10,7 @@ from importlib.metadata import entry_points, version
 from urllib.parse import urlsplit
 
 from runner.config.schema import TrackingConfig
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.tracking.location import shown
 
 VARIABLE = "MLFLOW_TRACKING_URI"
@@ -65,7 +65,7 @@ def _check_word(key: str, uri: str) -> None:
     if uri == "databricks":
         return
     if not uri.strip():
-        raise refuse(key, "''", allowed=_ALLOWED, mend=f"set {key}=sqlite:///runs.db, or leave it out")
+        raise invalid(key, "''", problem=_ALLOWED, fix=f"set {key}=sqlite:///runs.db, or leave it out")
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?|localhost", uri):
         raise _refused(key, uri, "a scheme is missing", f"set {key}=http://{uri}")
     if uri in ("uc", "databricks-uc"):
@@ -76,8 +76,8 @@ def _check_word(key: str, uri: str) -> None:
 def _check_file_store(key: str, uri: str) -> None:
     if os.environ.get(_FILE_STORE, "").lower() not in ("true", "1"):
         path = re.sub(r"^file:(//)?", "", uri).rstrip("/") or "runs"
-        mend = f"set {key}=sqlite:///{path}{'' if path.endswith('.db') else '.db'}"
-        raise _refused(key, uri, f"MLflow writes to no folder of files any more, unless {_FILE_STORE}=true", mend)
+        fix = f"set {key}=sqlite:///{path}{'' if path.endswith('.db') else '.db'}"
+        raise _refused(key, uri, f"MLflow writes to no folder of files any more, unless {_FILE_STORE}=true", fix)
 
 
 def _check_sqlite(key: str, uri: str, rest: str, driver: str) -> None:
@@ -100,8 +100,8 @@ def _check_driver(key: str, uri: str, kind: str, driver: str) -> None:
         return
     there = next((one for one, module in drivers.items() if _is_installed(module)), None)
     install = f"pip install '{_PACKAGES.get(name, name)}'"
-    mend = f"write {kind}+{there}://, or {install}" if there else install
-    raise _refused(key, uri, f"its driver {name} is not installed", mend)
+    fix = f"write {kind}+{there}://, or {install}" if there else install
+    raise _refused(key, uri, f"its driver {name} is not installed", fix)
 
 
 def _default_driver(kind: str) -> str:
@@ -132,7 +132,5 @@ def _plugins() -> set[str]:
     return {one.name for one in entry_points(group="mlflow.tracking_store")}
 
 
-def _refused(key: str, uri: str, why: str, mend: str | None) -> ConfigError:
-    return refuse(
-        key, shown(uri), allowed=f"{why}; allowed are {_ALLOWED}", mend=mend or f"set {key}=sqlite:///<file>"
-    )
+def _refused(key: str, uri: str, why: str, fix: str | None) -> ConfigError:
+    return invalid(key, shown(uri), problem=f"{why}; allowed are {_ALLOWED}", fix=fix or f"set {key}=sqlite:///<file>")

@@ -110,7 +110,7 @@ class Writer:
         self._most_waiting = most_waiting
         self._outages = 0
         self._points = _Lane(batch, "points are kept and stored when it is back")
-        self._others = _Lane(1, "tags and files are kept and stored when that is mended")
+        self._others = _Lane(1, "tags and files are kept and stored when that is fixed")
         self._moved = time.monotonic()  # when a group last left the queue
         self._taking = threading.Lock()
         self._wake = threading.Event()

@@ -178,7 +178,7 @@ class Examples:
         """Returns the weights of all examples, and arrays of whole batches with the examples of this process alone."""
         if self.task.weighs_arrays:
             mine = self.task.weights({**read, WEIGHT: weight[:, own]})
-            told = current().every(f"weights {name}", [own.tolist(), mine.tolist()], given_up=given_up)
+            told = current().all_gather(f"weights {name}", [own.tolist(), mine.tolist()], given_up=given_up)
             weights = np.zeros(weight.shape, mine.dtype)
             for rows, values in told:
                 weights[:, rows] = np.asarray(values, mine.dtype).reshape(len(weight), -1)
@@ -290,7 +290,7 @@ def training(
         def chosen_now() -> int:
             return min(chosen.steps, most(done + taken) or chosen.steps)
 
-        return team.told(f"{name} steps {taken}", chosen_now, given_up=lambda: made[0].is_closed)
+        return team.broadcast(f"{name} steps {taken}", chosen_now, given_up=lambda: made[0].is_closed)
 
     def chunks() -> Iterator[HostBatches]:  # the order is drawn on the other thread too
         plan = epoch_plan(config, train.size, epoch, steps, done)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from runner.config.schema import RunConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.sampler import steps_in_epoch
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.layout.axes import batch_axis
 from runner.optim import checks as checks_optimizer
 
@@ -30,7 +30,7 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
         wanted = getattr(config.trainer, key)
         if wanted is not None and wanted > steps:
             raise ConfigError(
-                f"trainer.{key}={wanted} is refused: split {config.dataset.train} has {steps} batches of "
+                f"trainer.{key}={wanted}: split {config.dataset.train} has {steps} batches of "
                 f"{batch}; set trainer.{key}={steps} or less"
             )
         steps = wanted or steps
@@ -43,11 +43,11 @@ def _check_batch(config: RunConfig, examples: int) -> None:
     whole = _batch_axis(config) * config.trainer.accumulate_steps
     most = examples // whole * whole if config.dataset.remainder == "drop" else _rounded_up(examples, whole)
     if batch > most:
-        raise refuse(
+        raise invalid(
             "dataset.batch_size",
             batch,
-            allowed=f"at most {most}, by the {examples} examples of split {config.dataset.train}",
-            mend=f"set dataset.batch_size={most} or less" if most else "set dataset.remainder=pad",
+            problem=f"at most {most}, by the {examples} examples of split {config.dataset.train}",
+            fix=f"set dataset.batch_size={most} or less" if most else "set dataset.remainder=pad",
         )
 
 
@@ -61,11 +61,11 @@ def total_steps(config: RunConfig, examples: int) -> int:
     epochs = config.trainer.epochs
     total = epochs * per_epoch
     if total > _MOST_STEPS:
-        raise refuse(
+        raise invalid(
             "trainer.epochs",
             epochs,
-            allowed=f"at most {_MOST_STEPS // per_epoch} of {per_epoch} steps, as steps are counted in int32",
-            mend=f"set trainer.epochs={_MOST_STEPS // per_epoch} or less",
+            problem=f"at most {_MOST_STEPS // per_epoch} of {per_epoch} steps, as steps are counted in int32",
+            fix=f"set trainer.epochs={_MOST_STEPS // per_epoch} or less",
         )
     checks_optimizer.check_rates(config.optimizer, total)
     return total
@@ -111,7 +111,7 @@ def check_memory(config: RunConfig, source: DataSource) -> None:
         if min(a_call * calls, epoch) > most:
             value = config.trainer.steps_per_call if calls == 1 else calls
             bound = most if calls == 1 else max(1, most // a_call)
-            raise refuse(key, value, allowed=f"at most {bound}, whose examples take 4 GiB", mend=f"set {key}={bound}")
+            raise invalid(key, value, problem=f"at most {bound}, whose examples take 4 GiB", fix=f"set {key}={bound}")
 
 
 def check_verified(config: RunConfig, source: DataSource) -> None:
@@ -122,11 +122,11 @@ def check_verified(config: RunConfig, source: DataSource) -> None:
     """
     most = _most_steps(config, source)
     if config.verify.steps > most:
-        raise refuse(
+        raise invalid(
             "verify.steps",
             config.verify.steps,
-            allowed=f"at most {most}, whose examples take 4 GiB",
-            mend=f"set verify.steps={min(most, 20)}",
+            problem=f"at most {most}, whose examples take 4 GiB",
+            fix=f"set verify.steps={min(most, 20)}",
         )
 
 

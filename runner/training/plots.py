@@ -102,7 +102,7 @@ def sharding(
 ) -> None:
     """Draws how a batch of each input lies on the devices, each piece with the devices that hold it.
 
-    A piece has the colour that plan.png gives its coordinates.
+    A piece has the color that plan.png gives its coordinates.
 
     Args:
       path: PNG file to write.

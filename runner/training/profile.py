@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.config.schema import RunConfig
 from runner.config.schema_trainer import ProfileConfig
-from runner.errors import refuse
+from runner.errors import invalid
 
 Trace = Callable[[Path], AbstractContextManager[None]]
 FOLDER = "profile"
@@ -79,9 +79,9 @@ def check(config: RunConfig, total: int) -> None:
     start = config.trainer.profile.start
     steps = config.trainer.profile.steps
     if start is not None and start > total - steps:
-        raise refuse(
+        raise invalid(
             "trainer.profile.start",
             start,
-            allowed=f"{steps} steps are traced, and the run ends after {total}",
-            mend=f"set trainer.profile.start={total - steps}" if total >= steps else "train longer",
+            problem=f"{steps} steps are traced, and the run ends after {total}",
+            fix=f"set trainer.profile.start={total - steps}" if total >= steps else "train longer",
         )

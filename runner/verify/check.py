@@ -76,7 +76,7 @@ def _places(config: RunConfig, shared: Path, team: Team) -> tuple[Path, dict[str
         return shared, {}
     sides = ["mesh", *(["against"] if parity(config) and config.against.processes is None else [])]
     told = {side: (team.address, free_port(team.address), secrets.token_hex(16)) for side in sides}
-    where, found = team.told("verify's processes", lambda: (str(shared), told))
+    where, found = team.broadcast("verify's processes", lambda: (str(shared), told))
     return Path(where), {side: Place(team.index, team.count, *found[side]) for side in sides}
 
 

@@ -10,7 +10,7 @@ runs* take each step's gradients where everything is a little off, by random rel
   of slightly other factors;
 - every example's share of the loss, and every gradient: what another order of the sums over a batch does where
   their terms differ in sign, and where they don't;
-- a gradient that is smaller than the noise beside the others of its layer is drawn anew: its terms cancel and leave
+- a gradient that is smaller than the noise beside the others of its layer is drawn again: its terms cancel and leave
   their last bits.
 
 The noise is what rounding can do to the longest sum, see `noise`. That is mostly ten times what it does and more, so

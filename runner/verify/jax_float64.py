@@ -1,6 +1,6 @@
 """A function of JAX computed in float64 throughout, whatever precision its code names.
 
-The function is traced as it is, and its operations are done anew with float64 in the place of every other floating
+The function is traced as it is, and its operations are done again with float64 in the place of every other floating
 dtype. To build a model in float64 would not do: Keras 3 and users' layers cast to float32 by name.
 """
 

@@ -164,7 +164,7 @@ class JaxReference(Reference):
         microstep: Tensor,
         share: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Returns the mean loss with the regularisation losses, and the new non-trainable variables."""
+        """Returns the mean loss with the regularization losses, and the new non-trainable variables."""
         in_scope = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
         with in_scope, masks_from_scope(self._model), exact_row_gradients():
             outputs, non_trainable, penalties = self._model.stateless_call(

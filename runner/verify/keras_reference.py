@@ -99,7 +99,7 @@ class KerasReference(Reference):
 
     @contextmanager
     def in_float64(self) -> Iterator[KerasReference]:
-        """Builds the model anew, with float64 for all that it does not name a dtype for."""
+        """Builds the model again, with float64 for all that it does not name a dtype for."""
         before = tf_keras.backend.floatx()
         tf_keras.backend.set_floatx("float64")
         try:
@@ -157,7 +157,7 @@ class KerasReference(Reference):
         for path, gradient in zip(self._trainable, gradients, strict=True):
             if gradient is None:
                 raise ConfigError(
-                    f"model._target_={self._request.config.model.target} is refused: the loss does not depend on "
+                    f"model._target_={self._request.config.model.target}: the loss does not depend on "
                     f"trainable variable {path}; use it or make it trainable=False"
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]

@@ -37,7 +37,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       worker: module that the processes run.
 
     Raises:
-      EngineError: the mesh differs from one device, is not proven and that is not allowed, or a process failed; the
+      EngineError: the mesh differs from one device, is inconclusive and that is not allowed, or a process failed; the
         run is recorded as FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
@@ -82,7 +82,7 @@ def verify_recorded(
       worker: module that the processes run.
 
     Raises:
-      EngineError: the mesh differs from one device, is not proven and that is not allowed, or a process failed.
+      EngineError: the mesh differs from one device, is inconclusive and that is not allowed, or a process failed.
       ConfigError: a process refused the config.
     """
     count = current().count
@@ -93,18 +93,18 @@ def verify_recorded(
     with stages.stage(f"verify: {config.verify.steps} steps on one device, then on the mesh{engines}"):
         report = verify(config, data, folder, worker)
     if report is None:
-        if why := current().told("the verdict", str):
+        if why := current().broadcast("the verdict", str):
             raise EngineError(why)
         return
     for path in report.write(folder, content):
         tracker.log_artifact(path)
-    proven = report.outcome == "proven"
-    tracker.set_tags({"runner.verified": str(proven).lower(), "runner.verdict": report.outcome})
+    verified = report.outcome == "verified"
+    tracker.set_tags({"runner.verified": str(verified).lower(), "runner.verdict": report.outcome})
     tracker.log_metrics(0, report.metrics())
     console.print(report.table(console.width))
     console.print(report.basis(), soft_wrap=True, markup=False)
-    failed = report.outcome == "differs" or not (proven or config.verify.allow_unproven)
-    current().told("the verdict", lambda: report.verdict() if failed else "")
+    failed = report.outcome == "mismatch" or not (verified or config.verify.allow_inconclusive)
+    current().broadcast("the verdict", lambda: report.verdict() if failed else "")
     if failed:
         raise EngineError(report.verdict())
     console.print(report.verdict(), soft_wrap=True, markup=False)

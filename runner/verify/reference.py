@@ -70,7 +70,7 @@ class Reference(ABC):
 
         Args:
           steps: of training, at most.
-          noise: relative noise of every weight and of every example's share of the loss, drawn anew each step, at
+          noise: relative noise of every weight and of every example's share of the loss, drawn again each step, at
             which a step's gradients are taken; the weights that it updates have none.
           seed: of the noise.
           seconds: no step begins later than that, but for the first three.
@@ -341,7 +341,7 @@ class Reference(ABC):
 
         Args:
           values: of every variable, by canonical path.
-          slots: by `runner.optim.paths.slot_path`; what is missing begins anew.
+          slots: by `runner.optim.paths.slot_path`; what is missing begins again.
           step: steps done before, of those that the first training has done.
         """
 
@@ -368,7 +368,7 @@ class Reference(ABC):
           batch: arrays (B, ...) by name.
           share_b: what each example's loss counts for in the mean over the whole batch, 0 of padding.
           microstep: micro-batches done before, which dropout masks depend on.
-          share: the micro-batch's part of the step, which regularisation losses count with.
+          share: the micro-batch's part of the step, which regularization losses count with.
         """
 
     @abstractmethod

@@ -79,7 +79,7 @@ class Verification:
 
     @cached_property
     def variables(self) -> list[Sharpness]:
-        """What is proven of each trained variable."""
+        """What is verified of each trained variable."""
         return sharpness(self.checks)
 
     @cached_property
@@ -91,7 +91,7 @@ class Verification:
     def named(self) -> tuple[str, ...]:
         """The variables that differ, the worst first; where none does, those that are neither sharp nor zero."""
         failed = sorted(self.failed, key=_severity, reverse=True)
-        blunt = sorted((each for each in self.variables if not each.proven), key=lambda each: -each.resolution)
+        blunt = sorted((each for each in self.variables if not each.verified), key=lambda each: -each.resolution)
         return tuple(dict.fromkeys(check.variable or check.name for check in failed)) or tuple(
             each.variable for each in blunt
         )
@@ -108,7 +108,7 @@ class Verification:
 
     def verdict(self) -> str:
         """Says in one line what came out."""
-        if self.outcome != "differs":
+        if self.outcome != "mismatch":
             known = self.variables
             sharp = [each for each in known if each.sharp]
             zero = [each for each in known if each.zero]
@@ -118,12 +118,12 @@ class Verification:
                 f"the gradients of {_few([each.variable for each in zero])} are nothing but rounding" if zero else "",
                 _unproven(known),
                 f"{self.worst.name} comes nearest, at {self.worst.ratio:.0%} of its tolerance",
-                "verify.allow_unproven=true accepts that" if self.outcome == "not proven" else "",
+                "verify.allow_inconclusive=true accepts that" if self.outcome == "inconclusive" else "",
             ]
             return "; ".join(part for part in parts if part)
         worst = _worst_of_kinds(self.failed)
         return (
-            f"differs: {self._differs()}, first in {_where(self.first)}; worst of a kind "
+            f"mismatch: {self._differs()}, first in {_where(self.first)}; worst of a kind "
             f"{', '.join(f'{check.name} ({_times(check.ratio)} its tolerance)' for check in worst)}; "
             f"{len(self.failed)} of {len(self.checks)} comparisons failed"
         )
@@ -162,9 +162,9 @@ class Verification:
     def metrics(self) -> dict[str, float]:
         """Returns figures for the tracker."""
         known = self.variables
-        proven = {"verify/proven_share": sum(each.proven for each in known) / len(known)} if known else {}
+        verified = {"verify/verified_share": sum(each.verified for each in known) / len(known)} if known else {}
         worst = {f"verify/{check.kind}_ratio": check.ratio for check in _worst_of_kinds(self.checks)}
-        return {"verify/worst_ratio": self.worst.ratio} | proven | worst
+        return {"verify/worst_ratio": self.worst.ratio} | verified | worst
 
     def content(self, config: Mapping[str, object]) -> dict[str, object]:
         """Returns everything as plain values for JSON.
@@ -174,9 +174,9 @@ class Verification:
         """
         return {
             "verdict": self.outcome,
-            "verified": self.outcome == "proven",
+            "verified": self.outcome == "verified",
             "line": self.verdict(),
-            "first": self.first.name if self.outcome == "differs" else None,
+            "first": self.first.name if self.outcome == "mismatch" else None,
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
@@ -305,7 +305,7 @@ def _bluntest(sharp: Sequence[Sharpness]) -> str:
 
 def _unproven(known: Sequence[Sharpness]) -> str:
     """Says which variables are neither sharp nor zero, and why."""
-    blunt = [f"{each.variable} ({each.why})" for each in known if not each.proven]
+    blunt = [f"{each.variable} ({each.why})" for each in known if not each.verified]
     return f"not sharp: {_few(blunt)}" if blunt else ""
 
 

@@ -157,7 +157,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def read_request(folder: Path) -> Request:
-    """Reads what `write_request` wrote; the task is made anew.
+    """Reads what `write_request` wrote; the task is made again.
 
     Raises:
       ConfigError: the task does not fit the arrays.

@@ -73,7 +73,7 @@ def layer_sizes(arrays: Mapping[str, Array]) -> dict[str, float]:
 def shaken(
     gradients: Mapping[str, Array], noise: float, rng: np.random.Generator, sums: float = 0.0
 ) -> dict[str, Array]:
-    """Rounds each gradient by the noise, and draws anew what is nothing but rounding.
+    """Rounds each gradient by the noise, and draws again what is nothing but rounding.
 
     Such is the gradient of a bias before a batch normalization. All terms of its sum cancel, and the noise of
     weights and shares cancels with them: what is left is the last bits of terms as large as those of the layer's

@@ -17,7 +17,7 @@ from typing import Literal
 from runner.verify.compare import Check
 from runner.verify.points import END, parsed
 
-Outcome = Literal["proven", "not proven", "differs"]
+Outcome = Literal["verified", "inconclusive", "mismatch"]
 SHARP = 0.1  # relative error of the size
 NEAR = SHARP / 2  # length of the difference: with as much noise again, an error of SHARP is not as near
 SHARE = 0.99  # of the variables that must be sharp, or zero
@@ -45,13 +45,13 @@ class Sharpness:
         return not self.zero and not self.why
 
     @property
-    def proven(self) -> bool:
+    def verified(self) -> bool:
         """Whether it is sharp or zero."""
         return not self.why
 
 
 def sharpness(checks: Iterable[Check]) -> list[Sharpness]:
-    """Returns what is proven of each trained variable, in the order of the checks."""
+    """Returns what is verified of each trained variable, in the order of the checks."""
     groups: dict[str, list[Check]] = {}
     for check in checks:
         if check.variable:
@@ -97,9 +97,9 @@ def _is_own(check: Check) -> bool:
 def outcome_of(checks: Sequence[Check]) -> Outcome:
     """Returns the verdict's word."""
     if not all(check.passed for check in checks):
-        return "differs"
+        return "mismatch"
     known = sharpness(checks)
-    return "proven" if known and sum(each.proven for each in known) >= SHARE * len(known) else "not proven"
+    return "verified" if known and sum(each.verified for each in known) >= SHARE * len(known) else "inconclusive"
 
 
 def percent(share: float) -> str:

@@ -21,7 +21,7 @@ from runner.engine import registry
 from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
 from runner.processes import begin as processes
-from runner.processes.place import told
+from runner.processes.place import from_launcher
 from runner.processes.team import current
 from runner.verify.children import outcome_file
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
@@ -62,7 +62,7 @@ def main() -> None:
     except Exception as error:  # whatever a library raises: in one line, as a run says it
         traceback.print_exc()
         outcome = {"kind": "failed", "text": f"{type(error).__name__}: {_told(str(error))}"}
-    place = told()
+    place = from_launcher()
     (folder / outcome_file(side, place)).write_text(json.dumps(outcome))
     failed = outcome["kind"] != "done"
     if failed:
@@ -99,7 +99,7 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     config = read_config(folder)
     if side == "against":
         config = second(config)
-    if told() is not None:
+    if from_launcher() is not None:
         # Process 0's sides may take turns; a child that dies ends its parent, which the others hear of.
         processes.join(replace(config.cluster, start_timeout=_PATIENT_S), {"the side": side})
     if side in _ON_MESH:
@@ -158,7 +158,7 @@ def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
             time.sleep(_POLL_S)
         return read_arrays(file)
 
-    found = train(request, reference, ahead=current().told("compiles ahead", lambda: not file.exists()))
+    found = train(request, reference, ahead=current().broadcast("compiles ahead", lambda: not file.exists()))
     if current().is_first:
         write_arrays(folder / f"{side}.npz", found)
     return {}

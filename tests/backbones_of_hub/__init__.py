@@ -1,1 +1,1 @@
-"""Every backbone of KerasHub, tiny, planned and proven on a mesh: `python -m tests.backbones_of_hub`."""
+"""Every backbone of KerasHub, tiny, planned and verified on a mesh: `python -m tests.backbones_of_hub`."""

@@ -1,8 +1,9 @@
 """Plans and proves backbones of KerasHub: `python -m tests.backbones_of_hub [--mesh M] [--layout L ...] [names]`.
 
 Each is built at tiny sizes, planned under a layout (auto) and under KerasHub's own layout map where it has one, and
-held against one device by `python -m runner.verify`. Prints a line each, and exits with 1 where one is neither proven
-nor refused with a reason. `--write` puts the lines into docs/keras_hub_models.md, where others stay as they are.
+held against one device by `python -m runner.verify`. Prints a line each, and exits with 1 where one is neither
+verified nor refused with a reason. `--write` puts the lines into docs/keras_hub_models.md,
+where others stay as they are.
 """
 
 from __future__ import annotations

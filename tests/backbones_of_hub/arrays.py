@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.engine.jax import private
 from runner.model import keras_hub as hub
-from runner.model.hub import catalogue, options
+from runner.model.hub import catalog, options
 from tests.backbones_of_hub import tiny
 
 _EXAMPLES, _CLASSES = 64, 4
@@ -46,7 +46,7 @@ def kind_of(name: str, wanted: Any) -> str:
     }
     if {*wanted} <= {*derived, "segment_ids"}:
         stem = name.removesuffix("Backbone")
-        is_language = f"{stem}CausalLM" in catalogue.public() or "decoder_token_ids" in wanted
+        is_language = f"{stem}CausalLM" in catalog.public() or "decoder_token_ids" in wanted
         return "language" if is_language else "text"
     return "arrays"
 

@@ -23,7 +23,7 @@ the next token; encoders of text and of images, and what takes other arrays, a c
 there is one. Variables that a class makes and does not use are left out by `model.trainable`. What can't be built from
 a config, or can't be computed, is refused in the words that stand there; of BASNet, whose decoder has 50 million
 parameters whatever the config says, only the plan was made: its proof takes more than 20 GB.
-`python -m tests.backbones_of_hub --write` makes this page anew; single backbones are named behind it. `--mesh` and
+`python -m tests.backbones_of_hub --write` makes this page again; single backbones are named behind it. `--mesh` and
 `--layout` choose others, without the page:
 
 ```sh needs minutes, and the extra hub

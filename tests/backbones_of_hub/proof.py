@@ -24,7 +24,7 @@ class Row:
     Attributes:
       name: of the class.
       plan: what its plan tells.
-      verdict: `proven`, `not proven`, `differs`, `refused`, `failed`, or `planned` where it was not verified.
+      verdict: `verified`, `inconclusive`, `differs`, `refused`, `failed`, or `planned` where it was not verified.
       said: the verdict's line, or the refusal.
     """
 
@@ -35,8 +35,8 @@ class Row:
 
     @property
     def sound(self) -> bool:
-        """Tells whether it is proven, or refused with a reason."""
-        return self.verdict in ("proven", "planned", "refused")
+        """Tells whether it is verified, or refused with a reason."""
+        return self.verdict in ("verified", "planned", "refused")
 
     def line(self) -> str:
         """Returns it as Markdown."""
@@ -106,4 +106,4 @@ def _verified(words: list[str], out: Path, folder: Path) -> tuple[str, str]:
     said = errors[-1] if done.returncode and errors else (done.stdout.strip().splitlines() or [""])[-1]
     if done.returncode == 1 and (out / "verify.json").exists():
         return json.loads((out / "verify.json").read_text())["verdict"], said
-    return {0: "proven", 2: "refused"}.get(done.returncode, "failed"), said
+    return {0: "verified", 2: "refused"}.get(done.returncode, "failed"), said

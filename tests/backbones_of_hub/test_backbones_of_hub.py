@@ -1,4 +1,4 @@
-"""Backbones of KerasHub are proven, by our layouts and by rules on their paths; a tuned preset goes all the way."""
+"""Backbones of KerasHub are verified, by our layouts and by rules on their paths; a tuned preset goes all the way."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hub")
 
 
-def proven(name: str, words: list[str], folder: Path) -> None:
+def verified(name: str, words: list[str], folder: Path) -> None:
     """Holds a backbone against one device."""
     (plan,) = plans([name], words[:2], folder).values()
     assert not plan.refused, plan.refused
     command_line = [*overrides(name, plan.kind, words, folder), "verify.steps=2", "tracking=none"]
-    assert "proven: 2 steps" in command("runner.verify", command_line, folder)
+    assert "verified: 2 steps" in command("runner.verify", command_line, folder)
 
 
 @pytest.mark.parametrize(("name", "mesh", "layout"), CELLS, ids=[" ".join([n, m, *more]) for n, m, more in CELLS])
 def test_the_mesh_equals_one_device(name: str, mesh: str, layout: list[str], folder: Path) -> None:
-    proven(name, [f"mesh={mesh}", *layout], folder)
+    verified(name, [f"mesh={mesh}", *layout], folder)
 
 
-def test_rules_that_match_kerashub_s_own_paths_are_proven(folder: Path) -> None:
+def test_rules_that_match_kerashub_s_own_paths_are_verified(folder: Path) -> None:
     rules = f"layout.rules=[{','.join(RULES)}]"
-    proven("GemmaBackbone", ["mesh=batch4_model2", "layout=replicated", rules], folder)
+    verified("GemmaBackbone", ["mesh=batch4_model2", "layout=replicated", rules], folder)
 
 
 def test_a_preset_tuned_by_adapters_is_trained_resumed_evaluated_and_exported(folder: Path) -> None:

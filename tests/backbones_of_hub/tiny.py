@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.model.hub import catalogue
+from runner.model.hub import catalog
 from tests.backbones_of_hub.own import OWN, SEQUENCE, VOCABULARY, WITHOUT
 from tests.backbones_of_hub.own_images import IMAGE
 
@@ -52,8 +52,8 @@ UNUSED: Mapping[str, Sequence[str]] = {
 def names() -> list[str]:
     """Returns the public names of all backbones; of classes with several names the first."""
     seen: dict[tuple[str, str], str] = {}
-    for name, where in catalogue.public().items():
-        if catalogue.is_a(name, "Backbone") and name != "FeaturePyramidBackbone":
+    for name, where in catalog.public().items():
+        if catalog.is_a(name, "Backbone") and name != "FeaturePyramidBackbone":
             seen.setdefault(where, name)
     return sorted(seen.values())
 
@@ -64,7 +64,7 @@ def config(name: str) -> dict[str, Any]:
     Raises:
       LookupError: of a key there is no value, or no config can say it.
     """
-    taken = catalogue.taken(name)
+    taken = catalog.taken(name)
     assert taken is not None
     if name in WITHOUT:
         raise LookupError(WITHOUT[name])

@@ -31,7 +31,7 @@ def answer(args: list[str]) -> dict[str, Any]:
 
     refusal_worker.run_command = watching
     try:
-        found = refusal_worker.refuse(args)
+        found = refusal_worker.invalid(args)
     except BaseException as error:
         found = {"code": None, "reached": False, "out": "", "err": f"Traceback: {type(error).__name__}: {error}"}
     finally:

@@ -89,7 +89,7 @@ def _logged(metric: Any) -> tuple[int, int]:
 
 
 def _is_right(run: Any, finished: str) -> bool:
-    """Tells whether a run that was started anew, as it had no checkpoint yet, says of itself that it was killed."""
+    """Tells whether a run that was started again, as it had no checkpoint yet, says of itself that it was killed."""
     return bool(run.info.run_id == finished or run.info.status == "KILLED")
 
 

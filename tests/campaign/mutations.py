@@ -3,8 +3,8 @@
 `python -m tests.campaign mutations [--sample N] [--engine E] [--network N] [--setting S] [--mutation REGEX]`
 
 A scene is a network, an engine and a setting, see `tests.campaign.networks`. Its single device runs once, untouched.
-Its mesh runs sound, which must be proven, and then with each mutation, which must not: the verdict is "differs" or
-"not proven", and names the variable that the mutation is aimed at. A mutation whose run is the same to the last bit
+Its mesh runs sound, which must be verified, and then with each mutation, which must not: the verdict is "mismatch" or
+"inconclusive", and names the variable that the mutation is aimed at. A mutation whose run is the same to the last bit
 as the sound one changes nothing, and is not counted.
 """
 
@@ -60,7 +60,7 @@ class Try:
       name: of the mutation, or of what is sound.
       job: what is run.
       named: regular expression of a variable that must be named; empty: whichever.
-      sound: whether it must be proven.
+      sound: whether it must be verified.
     """
 
     name: str
@@ -76,8 +76,8 @@ class Result:
     Attributes:
       scene: engine, network and setting in words.
       tried: what was run.
-      outcome: `proven`, `not proven`, `differs`, `equivalent` (the same as the sound run to the last bit), or how it
-        failed.
+      outcome: `verified`, `inconclusive`, `mismatch`, `equivalent` (the same as the sound run to the last bit), or
+        how it failed.
       first: variables of the checks that failed nearest to the error, see `culprits`.
       named: all variables that the verdict names.
       seconds: that the mesh's side took.
@@ -94,10 +94,10 @@ class Result:
     def held(self) -> bool:
         """Tells whether it is as it must be."""
         if self.tried.sound:
-            return self.outcome == "proven"
+            return self.outcome == "verified"
         named = self.first if self.tried.job.path else self.named
         is_named = not self.tried.named or any(re.fullmatch(self.tried.named, name) for name in named)
-        return self.outcome == "equivalent" or (self.outcome in ("differs", "not proven") and is_named)
+        return self.outcome == "equivalent" or (self.outcome in ("mismatch", "inconclusive") and is_named)
 
     def case(self) -> Case:
         """Returns the campaign's case."""
@@ -227,7 +227,7 @@ class Scene:
             outcome, first, named = found.outcome, culprits(found), tuple(found.named)
             if tried.sound:
                 self._sound[tried.name] = read_arrays(folder / "mesh.npz")
-            elif outcome == "proven" and self._is_same(tried, read_arrays(folder / "mesh.npz")):
+            elif outcome == "verified" and self._is_same(tried, read_arrays(folder / "mesh.npz")):
                 outcome = "equivalent"
         finally:
             shutil.rmtree(folder)
@@ -361,10 +361,10 @@ def report(out: TextIO) -> None:
     """Prints a line a mutation, and the totals, of what `run` tried."""
     rows: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for each in _results:
-        outcome = each.outcome if each.outcome in ("proven", "not proven", "differs", "equivalent") else "failed"
+        outcome = each.outcome if each.outcome in ("verified", "inconclusive", "mismatch", "equivalent") else "failed"
         rows[each.tried.name][outcome] += 1
         rows[each.tried.name]["amiss"] += not each.held
-    columns = ("differs", "not proven", "equivalent", "proven", "failed", "amiss")
+    columns = ("mismatch", "inconclusive", "equivalent", "verified", "failed", "amiss")
     print(f"\n{'mutation':44}" + "".join(f"{column:>12}" for column in columns), file=out)
     for name, row in rows.items():
         print(f"{name:44}" + "".join(f"{row[column] or '':>12}" for column in columns), file=out)
@@ -375,6 +375,6 @@ def report(out: TextIO) -> None:
         f"{len({each.tried.name for each in counted})} ways to break an engine, tried {len(counted)} times: "
         f"{sum(each.held for each in counted)} caught, {len(counted) - sum(each.held for each in counted)} slipped "
         f"through; {len(broken) - len(counted)} changed nothing, to the last bit; sound engines: "
-        f"{sum(each.held for each in sound)} of {len(sound)} proven",
+        f"{sum(each.held for each in sound)} of {len(sound)} verified",
         file=out,
     )

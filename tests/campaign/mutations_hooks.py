@@ -130,7 +130,7 @@ class Hooks(ABC):
         return np.asarray([self.paths.index(path) + 1 if path else 0, *values], np.float32)
 
     def _follow_paths(self) -> None:
-        """Notes `paths` when an engine is built, and begins `_left` anew with each update of all variables."""
+        """Notes `paths` when an engine is built, and begins `_left` again with each update of all variables."""
 
         def made(sound: Callable[..., None]) -> Callable[..., None]:
             def make_state(engine: Any) -> None:

@@ -96,7 +96,7 @@ def without_training(_: Hooks, __: object, sound: Call) -> Call:
 
 
 def mask_of(position: Callable[[Hooks, scope.Scope], scope.Scope]) -> Callable[[Hooks, Any, Call], Call]:
-    """Draws masks in another scope; each begins to count the draws anew."""
+    """Draws masks in another scope; each begins to count the draws again."""
 
     def make(hooks: Hooks, _: object, sound: Call) -> Call:
         def call(x: Tensor, training: bool | None = None) -> Tensor:
@@ -165,7 +165,7 @@ def batch_normalized(
     moments: Callable[[Hooks, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None,
     statistics: Callable[[Hooks, Tensor], Tensor] | None = None,
 ) -> Way:
-    """Normalises by other moments, or keeps statistics of another input.
+    """Normalizes by other moments, or keeps statistics of another input.
 
     Args:
       moments: (hooks, input) -> the input in a form that mean and variance fit, and those.
@@ -218,7 +218,7 @@ def running_of_first_device(hooks: Hooks, _: object, sound: Call) -> Call:
 
 
 def along_the_last_dim(hooks: Hooks, layer: Any, sound: Call) -> Call:
-    """Layer normalisation along dim 1, scaled and shifted along the last one."""
+    """Layer normalization along dim 1, scaled and shifted along the last one."""
 
     def call(x: Tensor) -> Tensor:
         axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)

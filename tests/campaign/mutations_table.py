@@ -117,7 +117,7 @@ _MICROBATCHES = (
         "sgd",
     ),
     _m(
-        "sums not begun anew",
+        "sums not begun again",
         ways.summed(lambda hooks, g, before, index: g + before * ways.is_first(hooks, index)),
         "mlp resnet",
         "sgd",
@@ -150,7 +150,7 @@ _UPDATES = (
     _m("momentum off", ways.ruled(momentum=lambda _: 0.89), "mlp convnet", "sgd"),
     _m("momentum of Nesterov", ways.ruled(nesterov=lambda now: not now), "mlp tokens", "sgd"),
     _m("momentum dampened", ways.updated(ways.dampened, of_all=True), "mlp", "sgd"),
-    _m("mean square not centred", ways.updated(ways.not_centered, of_all=True), "mlp", "rmsprop"),
+    _m("mean square not centerd", ways.updated(ways.not_centered, of_all=True), "mlp", "rmsprop"),
     _m("decay of the mean square off", ways.ruled(rho=lambda _: 0.89), "mlp", "rmsprop"),
     _m("a weight read a step late", ways.read_a_step_late, "mlp vit", "sgd", ".*(d1|up)/kernel"),
     _m("constraint skipped", ways.constraint_skipped, "tokens", "adamw sgd", "d1/kernel"),
@@ -222,9 +222,9 @@ _LOSSES = (
     _m("class weights skipped", layers.loss_with(_weights=None), "mlp mixed", "sgd"),
     _m("loss a thousandth off", layers.loss_times(1.001), "mlp", "adamw"),
     _m("loss told wrong", layers.loss_told_wrong, "mlp", "adamw"),
-    _m("regularisation skipped", layers.regularized(0.0), "tokens", "adamw sgd", "d2/kernel"),
-    _m("regularisation by each device", layers.regularized_by_each_device, "tokens", "adamw", "d2/kernel"),
-    _m("regularisation by each micro-batch", layers.regularized(2.0), "tokens", "sgd", "d2/kernel"),
+    _m("regularization skipped", layers.regularized(0.0), "tokens", "adamw sgd", "d2/kernel"),
+    _m("regularization by each device", layers.regularized_by_each_device, "tokens", "adamw", "d2/kernel"),
+    _m("regularization by each micro-batch", layers.regularized(2.0), "tokens", "sgd", "d2/kernel"),
 )
 _LAYERS = (
     _m("masks of two draws shared", layers.layered("Dropout", layers.mask_of(layers.same)), "tokens", "adamw sgd"),

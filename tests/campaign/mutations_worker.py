@@ -130,7 +130,7 @@ class Sides:
 
 
 def _rebuilt(engine: Any) -> Any:
-    """Makes a built engine begin anew when it is built again, without a compilation."""
+    """Makes a built engine begin again when it is built again, without a compilation."""
     initial: dict[str, Any] = {}
     sound = engine.build
 

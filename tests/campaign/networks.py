@@ -49,12 +49,12 @@ NETWORKS: Mapping[str, Network] = {
         pads=True,
         zero=".*attention/key/bias",
     ),
-    # Embedding, positions and a class token, attention, two kinds of layer normalisation, one dropout layer called
+    # Embedding, positions and a class token, attention, two kinds of layer normalization, one dropout layer called
     # twice, a constraint, a regularizer.
     "tokens": Network(
         (*_CUSTOM, f"dataset._target_={_OWN}.sentences", f"model._target_={_OWN}.tokens", "task.classes=4"), pads=True
     ),
-    # Three inputs, separable and depthwise convolution, batch and group normalisation, PReLU, own running statistics.
+    # Three inputs, separable and depthwise convolution, batch and group normalization, PReLU, own running statistics.
     "mixed": Network(
         (*_CUSTOM, f"dataset._target_={_OWN}.pictures", f"model._target_={_OWN}.mixed", "task.classes=4")
     ),

@@ -298,7 +298,7 @@ def tried(config: Config, fault: Fault, draw: random.Random, folder: Path, refer
             note += f", resumed at {at}"
             wrong += [f"resumed it {one}" for one in judge(None, again, runs.statuses()[-1])]
         left = left_in(runs.folder, runs.uri)
-        failed = [one for one in left.faults if one.endswith(" is FAILED")]  # a run without a checkpoint begins anew
+        failed = [one for one in left.faults if one.endswith(" is FAILED")]  # a run without a checkpoint begins again
         left = replace(left, faults=tuple(one for one in left.faults if one not in failed))
         wrong += differences(whole, left, asked=int(came), starts=2)
     except (RuntimeError, OSError, ValueError, KeyError, IndexError) as error:

@@ -22,27 +22,27 @@ SOUND = Try("nothing broken", Job(1), sound=True)
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("jax", "mixed"), ("keras_dtensor", "mixed")])
-def test_broken_engines_are_caught_and_the_sound_one_is_proven(tmp_path: Path, engine: str, network: str) -> None:
+def test_broken_engines_are_caught_and_the_sound_one_is_verified(tmp_path: Path, engine: str, network: str) -> None:
     options = Options(engine=engine, network=network, setting="sgd")
     found = list(mutations.results(6, 0, tmp_path, options))
     assert [each.case() for each in found if not each.held] == []
     assert sum(each.tried.sound for each in found) >= 2
-    assert sum(each.outcome in ("differs", "not proven") for each in found) == 6
+    assert sum(each.outcome in ("mismatch", "inconclusive") for each in found) == 6
 
 
 @pytest.mark.parametrize(
     ("tried", "outcome", "named", "held"),
     [
-        (BROKEN, "differs", ("d1/bias", "d2/kernel"), True),
-        (BROKEN, "not proven", ("d2/kernel",), True),
+        (BROKEN, "mismatch", ("d1/bias", "d2/kernel"), True),
+        (BROKEN, "inconclusive", ("d2/kernel",), True),
         (BROKEN, "equivalent", (), True),
-        (BROKEN, "differs", ("d1/bias",), False),
-        (BROKEN, "proven", (), False),
+        (BROKEN, "mismatch", ("d1/bias",), False),
+        (BROKEN, "verified", (), False),
         (BROKEN, "failed: the process ended", ("d2/kernel",), False),
         (BROKEN, "refused: a rule", (), False),
-        (SOUND, "proven", (), True),
-        (SOUND, "not proven", ("d1/bias",), False),
-        (SOUND, "differs", ("d1/bias",), False),
+        (SOUND, "verified", (), True),
+        (SOUND, "inconclusive", ("d1/bias",), False),
+        (SOUND, "mismatch", ("d1/bias",), False),
     ],
 )
 def test_a_try_is_held_where_the_verdict_is_right_and_names_the_variable(
@@ -52,12 +52,12 @@ def test_a_try_is_held_where_the_verdict_is_right_and_names_the_variable(
 
 
 def test_what_slips_through_is_in_the_totals(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Result("", SOUND, "proven"), Result("", BROKEN, "proven"), Result("", BROKEN, "equivalent")]
+    found = [Result("", SOUND, "verified"), Result("", BROKEN, "verified"), Result("", BROKEN, "equivalent")]
     monkeypatch.setattr(mutations, "_results", found)
     out = io.StringIO()
     mutations.report(out)
     assert "1 ways to break an engine, tried 1 times: 0 caught, 1 slipped through; 1 changed nothing" in out.getvalue()
-    assert "sound engines: 1 of 1 proven" in out.getvalue()
+    assert "sound engines: 1 of 1 verified" in out.getvalue()
 
 
 def test_there_are_sixty_ways_and_each_has_a_name_of_its_own_and_is_tried() -> None:

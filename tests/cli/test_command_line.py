@@ -36,7 +36,7 @@ def test_flags_and_overrides_stand_in_any_order(typed: str, expected: str) -> No
 
 @pytest.mark.parametrize("given", ["=5", "~", "==", "", " ", "+", "++", "~~", "-", "@mesh=single", "x" * 5000])
 def test_what_names_no_key_is_refused(given: str) -> None:
-    with pytest.raises(ConfigError, match=r"is refused: .*write|no such flag") as found:
+    with pytest.raises(ConfigError, match=r": .*write|no such flag") as found:
         arranged([given])
     assert len(str(found.value)) < 600
 
@@ -44,7 +44,7 @@ def test_what_names_no_key_is_refused(given: str) -> None:
 @pytest.mark.parametrize("value", ["null", "[a]", "{a:1}", "''", "true"])
 @pytest.mark.parametrize("key", ["hydra.run.dir", "hydra.sweep.dir"])
 def test_where_to_write_is_a_path(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{key}=.* is refused: the path of a folder; set {key}="):
+    with pytest.raises(ConfigError, match=rf"{key}=.*: the path of a folder; set {key}="):
         arranged([f"{key}={value}"])
 
 
@@ -70,29 +70,29 @@ def test_an_options_name_does_not_leave_its_folder(group: str, option: str) -> N
 @pytest.mark.parametrize(
     ("kind", "value", "shown"),
     [
-        (MeshConfig, {"axes": {"batch": [2]}}, "k.axes.batch=[2] is refused: a value of type int"),
-        (MeshConfig, {"axes": {"batch": None}}, "k.axes.batch=null is refused"),
+        (MeshConfig, {"axes": {"batch": [2]}}, "k.axes.batch=[2]: a value of type int"),
+        (MeshConfig, {"axes": {"batch": None}}, "k.axes.batch=null:"),
         (
             LayoutConfig,
             {"rules": [{}, {"optional": "maybe"}]},
-            "k.rules[1].optional=maybe is refused: a value of type bool",
+            "k.rules[1].optional=maybe: a value of type bool",
         ),
         (
             LayoutConfig,
             {"rules": [{"spec": [None, ["a"]]}]},
-            "k.rules[0].spec[1]=['a'] is refused: a value of type str",
+            "k.rules[0].spec[1]=['a']: a value of type str",
         ),
-        (LayoutConfig, {"rules": [3]}, "k.rules[0]=3 is refused: keys under it: match, spec"),
-        (LayoutConfig, {"inputs": {"image": "batch"}}, "k.inputs.image=batch is refused: a value of type list"),
-        (TrackingConfig, {"tags": {"a": {"b": "c"}}}, "k.tags.a={'b': 'c'} is refused: a value of type str"),
+        (LayoutConfig, {"rules": [3]}, "k.rules[0]=3: keys under it: match, spec"),
+        (LayoutConfig, {"inputs": {"image": "batch"}}, "k.inputs.image=batch: a value of type list"),
+        (TrackingConfig, {"tags": {"a": {"b": "c"}}}, "k.tags.a={'b': 'c'}: a value of type str"),
         (
             LanguageModelOptions,
             {"sample": False},
-            "k.sample=False is refused: keys under it: prompt, tokens, temperature; set k.sample=null",
+            "k.sample=False: keys under it: prompt, tokens, temperature; set k.sample=null",
         ),
-        (TrainerConfig, {"checkpoint": 3}, "k.checkpoint=3 is refused: keys under it: enabled"),
-        (TrainerConfig, {"epochs": "many"}, "k.epochs=many is refused: a value of type int"),
-        (TrainerConfig, {"epochs": 1.5}, "k.epochs=1.5 is refused"),
+        (TrainerConfig, {"checkpoint": 3}, "k.checkpoint=3: keys under it: enabled"),
+        (TrainerConfig, {"epochs": "many"}, "k.epochs=many: a value of type int"),
+        (TrainerConfig, {"epochs": 1.5}, "k.epochs=1.5:"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(kind: Any, value: object, shown: str) -> None:

@@ -210,10 +210,10 @@ def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--experiment", "mine"], "--experiment mine is refused: experiments are"),
-        (["--sweep", "none such"], "sweep none such is refused"),
+        (["--experiment", "mine"], "--experiment mine: experiments are"),
+        (["--sweep", "none such"], "sweep none such:"),
         (["--metric", "eval/accuracy>high"], "high is not a number"),
-        (["--diff", "no-such", "none"], "--diff no-such is refused"),
+        (["--diff", "no-such", "none"], "--diff no-such:"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(
@@ -256,4 +256,4 @@ def test_a_file_of_points_that_is_something_else_is_refused(
     assert "the file holds something else" in err
     assert (tmp_path / "mine.csv").read_text() == "precious\n"
     assert "is refused" in compare(capsys, "--uri", store, "--points", str(tmp_path / "no" / "p.csv"), code=2)
-    assert "--run none is refused" in compare(capsys, "--uri", store, "--run", "none", code=2)
+    assert "--run none:" in compare(capsys, "--uri", store, "--run", "none", code=2)

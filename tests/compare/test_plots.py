@@ -1,4 +1,4 @@
-"""The pictures of a comparison: what their axes count, and which colours and lines mean the same run."""
+"""The pictures of a comparison: what their axes count, and which colors and lines mean the same run."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def test_where_they_do_not_differ_or_are_not_known_curves_are_by_steps() -> None
         assert found.points["a"] == [(10, 0.5), (20, 0.25)]
 
 
-def test_a_run_has_one_colour_in_every_picture_and_only_the_best_are_named(drawn: Drawn) -> None:
+def test_a_run_has_one_color_in_every_picture_and_only_the_best_are_named(drawn: Drawn) -> None:
     labels = [f"run {number}" for number in range(10)]
-    colours = plots.looks(labels)
-    assert len({colours[label] for label in labels[:7]}) == 7
+    colors = plots.looks(labels)
+    assert len({colors[label] for label in labels[:7]}) == 7
     for left_out in (labels[0], labels[4]):
         points = {label: [(1, 0.5), (2, 0.4)] for label in labels if label != left_out}
-        plots.curves(Path("x.png"), curves.Curves("eval/loss", "training steps", False, points), colours)
+        plots.curves(Path("x.png"), curves.Curves("eval/loss", "training steps", False, points), colors)
         named = {line.get_label(): line.get_color() for line in drawn.axes.lines}
-        assert all(named[label] == colours[label] for label in labels[:7] if label != left_out)
+        assert all(named[label] == colors[label] for label in labels[:7] if label != left_out)
         assert named["3 others"] == palette.OTHER
         legend = [text.get_text() for text in drawn.axes.get_legend().get_texts()]
         assert legend == [*(label for label in labels[:7] if label != left_out), "3 others"]

@@ -83,12 +83,12 @@ def test_what_works_passes(keys: dict[str, object]) -> None:
     checks_data.check(DatasetConfig(**keys))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("dataset", "mend"), [("mnist", "and dataset=text"), ("text", "set task=language_model")])
-def test_a_transformer_of_tokens_is_refused_for_a_task_of_whole_examples(dataset: str, mend: str) -> None:
+@pytest.mark.parametrize(("dataset", "fix"), [("mnist", "and dataset=text"), ("text", "set task=language_model")])
+def test_a_transformer_of_tokens_is_refused_for_a_task_of_whole_examples(dataset: str, fix: str) -> None:
     config = cases.config({"batch": 1})
     config.dataset = DatasetConfig(**TEXT) if dataset == "text" else DatasetConfig(dataset)  # type: ignore[arg-type]
     config.model.target = gpt_options.TARGET
-    with pytest.raises(ConfigError, match=mend):
+    with pytest.raises(ConfigError, match=fix):
         checks_task.check(config)
     config.task, config.dataset = TaskConfig("language_model"), DatasetConfig(**TEXT)  # type: ignore[arg-type]
     checks_task.check(config)

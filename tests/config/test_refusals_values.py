@@ -54,7 +54,7 @@ REFUSALS = [
     refusal("against.engine=core_dtensor", "against.engine=core_dtensor", "set model=mlp_core"),
     # A list of options, and names that no file can have.
     refusal("model=[mlp_core]", "model=[mlp_core]", "the name of one option", "write model=<name>"),
-    refusal(f"run={'long' * 100}", f"run={'long' * 100} is refused: no"),
+    refusal(f"run={'long' * 100}", f"run={'long' * 100}: no"),
     refusal(f"trainer.checkpoint.folder=a/{'long' * 100}", "trainer.checkpoint.folder=a/longlong", "255 bytes"),
     refusal(f"dataset.data_dir={'long' * 100}", "dataset.data_dir=longlong", "255 bytes"),
     # Metrics that no run logs, and the wrong way to look for the best.
@@ -68,15 +68,15 @@ REFUSALS = [
     ),
     refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "eval/loss, eval/accuracy"),
     # Values that are still missing.
-    refusal("optimizer.learning_rate=???", "optimizer.learning_rate is refused", "no value"),
-    refusal("trainer.epochs=???", "trainer.epochs is refused", "set it, as trainer.epochs=..."),
-    refusal("trainer.checkpoint.every_minutes=???", "trainer.checkpoint.every_minutes is refused"),
-    refusal("optimizer.schedule=???", "optimizer.schedule is refused"),
-    refusal("layout.inputs.label=[???]", "layout.inputs.label[0] is refused"),
-    refusal("layout.rules=[{match:a,spec:[???]}]", "layout.rules[0].spec[0] is refused"),
-    refusal("trainer.epochs=${trainer.seed} trainer.seed=???", "trainer.seed is refused"),
-    refusal("model.hidden=[???]", "model.hidden[0] is refused"),
-    refusal("+tracking.tags.a=???", "tracking.tags.a is refused"),
+    refusal("optimizer.learning_rate=???", "optimizer.learning_rate:", "no value"),
+    refusal("trainer.epochs=???", "trainer.epochs:", "set it, as trainer.epochs=..."),
+    refusal("trainer.checkpoint.every_minutes=???", "trainer.checkpoint.every_minutes:"),
+    refusal("optimizer.schedule=???", "optimizer.schedule:"),
+    refusal("layout.inputs.label=[???]", "layout.inputs.label[0]:"),
+    refusal("layout.rules=[{match:a,spec:[???]}]", "layout.rules[0].spec[0]:"),
+    refusal("trainer.epochs=${trainer.seed} trainer.seed=???", "trainer.seed:"),
+    refusal("model.hidden=[???]", "model.hidden[0]:"),
+    refusal("+tracking.tags.a=???", "tracking.tags.a:"),
 ]
 
 # What looks alike and is meant: another schedule's keys at their defaults, as they stand in every option's file.
@@ -99,6 +99,7 @@ def answers(
     return refuse_all(chosen_cases(request), tmp_path_factory.mktemp("values"))
 
 
+@pytest.mark.wide(every=3)
 @pytest.mark.parametrize("case", REFUSALS, ids=name)
 def test_what_would_pass_in_silence_is_refused_by_name(
     case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]
@@ -109,6 +110,7 @@ def test_what_would_pass_in_silence_is_refused_by_name(
     assert_refused(case, answer["out"], answer["err"])
 
 
+@pytest.mark.wide(every=3)
 @pytest.mark.parametrize("case", [*map(refusal, ALLOWED)], ids=name)
 def test_what_only_looks_alike_passes(case: Refusal, answers: dict[tuple[str, ...], dict[str, Any]]) -> None:
     answer = answers[case.args]

@@ -69,18 +69,18 @@ def test_a_parquet_file_gives_what_the_same_table_gives_as_csv_and_lists_become_
 def test_arrays_of_bytes_with_the_shape_of_images_are_images() -> None:
     rng = np.random.default_rng(0)
     arrays = {
-        "grey": rng.integers(0, 256, (6, 5, 4), np.uint8),
-        "colour": rng.integers(0, 256, (6, 5, 4, 3), np.uint8),
+        "gray": rng.integers(0, 256, (6, 5, 4), np.uint8),
+        "color": rng.integers(0, 256, (6, 5, 4, 3), np.uint8),
         "scaled": rng.random((6, 5, 4, 1), np.float32),
         "table": rng.integers(0, 256, (6, 5), np.uint8),
         "cube": rng.random((6, 5, 4, 7)),
     }
     np.savez("a.npz", **arrays)
     data = opened("a.npz")
-    assert [name for name, spec in data.specs.items() if spec.is_image] == ["grey", "colour", "scaled"]
+    assert [name for name, spec in data.specs.items() if spec.is_image] == ["gray", "color", "scaled"]
     assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {
-        "grey": ((5, 4, 1), "uint8"),
-        "colour": ((5, 4, 3), "uint8"),
+        "gray": ((5, 4, 1), "uint8"),
+        "color": ((5, 4, 3), "uint8"),
         "scaled": ((5, 4, 1), "float32"),
         "table": ((5,), "int32"),
         "cube": ((5, 4, 7), "float32"),
@@ -129,7 +129,7 @@ def test_columns_are_chosen_by_name_and_what_is_left_out_may_hold_anything() -> 
     Path("years.csv").write_text("2020,note,b\n1,x;y,3\n2,,4\n")
     for name in ("2020", "_2020"):
         assert {key: array.tolist() for key, array in read("years.csv", features=[name]).items()} == {"_2020": [1, 2]}
-    with pytest.raises(ConfigError, match=r"dataset\.features=a_c is refused: .* id, day, a_b, n; did you mean a_b"):
+    with pytest.raises(ConfigError, match=r"dataset\.features=a_c: .* id, day, a_b, n; did you mean a_b"):
         opened("a.csv", features=["a_c"])
 
 
@@ -261,13 +261,13 @@ def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.Monke
     ("keys", "said"),
     [
         ({"path": "huoses.csv"}, "/huoses.csv, and a .npz, .npy, .csv, .parquet file, .*; did you mean houses.csv"),
-        ({"path": None}, "dataset.path=null is refused: a .npz"),
-        ({"path": "notes.txt"}, "dataset.path=notes.txt is refused: a .npz"),
-        ({"path": "houses.csv", "holdout": 1.0}, "dataset.holdout=1.0 is refused"),
+        ({"path": None}, "dataset.path=null: a .npz"),
+        ({"path": "notes.txt"}, "dataset.path=notes.txt: a .npz"),
+        ({"path": "houses.csv", "holdout": 1.0}, "dataset.holdout=1.0:"),
         ({"path": "houses.csv", "holdout": 0.1, "validation": "train"}, "names a validation split"),
-        ({"path": "houses.csv", "standardize": 3}, "dataset.standardize=3 is refused"),
-        ({"path": "houses.csv", "features": []}, r"dataset.features=\[\] is refused"),
-        ({"path": "houses.csv", "standardize": ["prise"]}, "dataset.standardize=prise is refused: .* rooms, area_m2"),
+        ({"path": "houses.csv", "standardize": 3}, "dataset.standardize=3:"),
+        ({"path": "houses.csv", "features": []}, r"dataset.features=\[\]:"),
+        ({"path": "houses.csv", "standardize": ["prise"]}, "dataset.standardize=prise: .* rooms, area_m2"),
     ],
 )
 def test_keys_that_can_not_work_are_refused_in_one_line(keys: dict[str, object], said: str) -> None:

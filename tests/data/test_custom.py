@@ -250,7 +250,7 @@ def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, s
         ("pair", {}, r"what returns arrays by name, .* not tuple"),
         ("frame", {}, r"what returns arrays by name, .* not DataFrame"),
         ("nothing_in_it", {}, r"what returns arrays by name, .* not dict whose 'label' is NoneType"),
-        ("table", {"options": {"sise": 3}}, r"dataset\.sise is refused: own_\d+\.table takes size; did you mean size"),
+        ("table", {"options": {"sise": 3}}, r"dataset\.sise: own_\d+\.table takes size; did you mean size"),
     ],
 )
 def test_a_target_that_can_not_be_used_is_refused(inside: str, name: str, keys: dict[str, object], said: str) -> None:

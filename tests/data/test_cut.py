@@ -125,10 +125,10 @@ def test_a_selection_of_a_source_with_columns_has_columns() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"train": "trian"}, "dataset.train=trian is refused: there is no split trian, there are train"),
+        ({"train": "trian"}, "dataset.train=trian: there is no split trian, there are train"),
         ({"train": "train[5:5]"}, "selects nothing"),
-        ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "dataset.holdout=0.1 is refused: 2 examples"),
-        ({"train": "train[:1]"}, "dataset.test=null is refused: 1 examples"),
+        ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "dataset.holdout=0.1: 2 examples"),
+        ({"train": "train[:1]"}, "dataset.test=null: 1 examples"),
     ],
 )
 def test_splits_that_would_be_empty_are_refused(keys: dict[str, object], said: str) -> None:

@@ -72,12 +72,12 @@ def test_every_mode_of_image_becomes_the_channels_asked_for():
     pixels = picture(12, 14, 2)
     shown = Image.fromarray(pixels)
     kinds = {
-        "grey": (shown.convert("L"), "PNG"),
+        "gray": (shown.convert("L"), "PNG"),
         "alpha": (shown.convert("RGBA"), "PNG"),
         "palette": (shown.convert("P"), "PNG"),
         "bits": (shown.convert("1"), "PNG"),
         "cmyk": (shown.convert("CMYK"), "JPEG"),
-        "grey jpeg": (shown.convert("L"), "JPEG"),
+        "gray jpeg": (shown.convert("L"), "JPEG"),
         "bmp": (shown, "BMP"),
         "gif": (shown.convert("P"), "GIF"),
         "webp": (shown, "WEBP"),
@@ -219,7 +219,7 @@ def test_a_file_that_was_just_written_is_looked_at_again(tmp_path, monkeypatch):
 
 def test_images_of_several_sizes_need_a_size_or_a_step_that_gives_one(tmp_path):
     photos = folder(tmp_path / "photos")
-    with pytest.raises(ConfigError, match=r"^dataset.image_size=null is refused: the images are of \d+ sizes, from "):
+    with pytest.raises(ConfigError, match=r"^dataset.image_size=null: the images are of \d+ sizes, from "):
         whole(photos)
     crop = AugmentConfig("random_resized_crop", options={"size": [10, 12]})
     assert whole(photos, augment=[crop]).splits["train"].specs["image"].shape == (10, 12, 3)

@@ -95,10 +95,10 @@ def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypat
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"train": "train[5]"}, "dataset.train=train[5] is refused"),
+        ({"train": "train[5]"}, "dataset.train=train[5]:"),
         ({"test": "valid"}, "there is no split valid, there are train, test; write dataset.test=train"),
-        ({"name": "namespace:thing"}, "dataset.name=namespace:thing is refused"),
-        ({"name": "../elsewhere"}, "dataset.name=../elsewhere is refused"),
+        ({"name": "namespace:thing"}, "dataset.name=namespace:thing:"),
+        ({"name": "../elsewhere"}, "dataset.name=../elsewhere:"),
     ],
 )
 def test_values_that_cannot_work_are_refused_in_one_line(
@@ -139,7 +139,7 @@ def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path)
 
 
 def test_digits_enlarged_past_memory_are_refused_before_they_are_made() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000, 100000\] is refused: at most 1545 by 1545"):
+    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000, 100000\]: at most 1545 by 1545"):
         load(DatasetConfig(name="digits", image_size=[100_000, 100_000]))
 
 

@@ -66,7 +66,7 @@ def test_a_loop_outside_of_the_block_ends() -> None:
 
 
 def test_a_depth_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"dataset\.prefetch=0 is refused"):
+    with pytest.raises(ValueError, match=r"dataset\.prefetch=0:"):
         Prefetcher([], place=int, depth=0)
 
 

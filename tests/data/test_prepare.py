@@ -46,6 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return Prepared(root, [result[0] for result in results], [result[1] for result in results])
 
 
+@pytest.mark.campaign
 def test_two_runs_that_start_together_prepare_once_and_read_the_same(prepared: Prepared) -> None:
     assert prepared.outputs[0] == prepared.outputs[1]
     assert prepared.outputs[0].split()[1:] == ["60000", "10000"], prepared.errors
@@ -55,6 +56,7 @@ def test_two_runs_that_start_together_prepare_once_and_read_the_same(prepared: P
     assert [error.splitlines()[-1] for error in prepared.errors] == ["[]", "[]"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared, split: str) -> None:
     examples = load(DatasetConfig(data_dir=str(prepared.root), train=split)).train.arrays
@@ -62,6 +64,7 @@ def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared
     assert hashlib.sha256(b"".join(sorted(row.tobytes() for row in rows))).hexdigest() == CONTENT[split]
 
 
+@pytest.mark.campaign
 def test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes(prepared: Prepared) -> None:
     before = load(DatasetConfig(data_dir=str(prepared.root)))
     decoded = prepared.root / ".decoded"
@@ -73,6 +76,7 @@ def test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes(p
     assert "fetching" not in err
 
 
+@pytest.mark.campaign
 def test_what_tfds_prepares_of_the_kept_files_without_a_network_is_the_same(prepared: Prepared) -> None:
     before = load(DatasetConfig(data_dir=str(prepared.root)))
     assert not (prepared.root / "mnist").exists(), "plain arrays need no TFDS"
@@ -186,6 +190,7 @@ def test_any_feature_is_taken_by_its_name_and_words_become_sorted_categories(tin
     assert arrays["far"].tolist() == [size > 30 for size in arrays["about_size"]]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("features", "said"),
     [
@@ -202,6 +207,7 @@ def test_features_without_a_place_in_an_array_are_told_by_name(
         load(own(tiny / "data", features=features))
 
 
+@pytest.mark.campaign
 def test_a_builder_whose_source_changed_is_prepared_anew(tiny: Path) -> None:
     first = load(own(tiny / "data", features=["about/size"]))
     module = tiny / "tiny_data.py"

@@ -1,6 +1,6 @@
 """docs/images/layouts: which device holds what, drawn from the presets by the runner's own rules.
 
-`python -m tests.docs.layout_pictures` writes them anew; a test holds the files to that.
+`python -m tests.docs.layout_pictures` writes them again; a test holds the files to that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """docs/reference.md, made of conf/ and the code: every command, flag, option, key and exit code.
 
-`python -m tests.docs.reference` writes it anew; a test holds the page to that. A key's meaning is what
+`python -m tests.docs.reference` writes it again; a test holds the page to that. A key's meaning is what
 its dataclass's docstring says, or where that has nothing, as of a builder's options, its comment in conf/.
 """
 
@@ -45,9 +45,9 @@ _FLAGS = {
 _SHORT = {"--multirun": "-m", "--config-dir": "-cd", "--cfg": "-c", "--help": "-h", "--config-name": "-cn"}
 _NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
 _CODES = (
-    (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: proven"),
+    (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: verified"),
     (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
-    (errors.EXIT_REFUSED, "the config or the command line was refused, before anything ran; one line with the mend"),
+    (errors.EXIT_REFUSED, "the config or the command line was refused, before anything ran; one line with the fix"),
     (129, "ended by a closed terminal (SIGHUP)"),
     (130, "ended by Ctrl-C (SIGINT)"),
     (138, "ended by SIGUSR1, as a scheduler sends it before a job's end"),

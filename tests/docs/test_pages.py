@@ -189,7 +189,7 @@ def shortened(page: str, command: Command) -> list[str]:
     keys = {word.lstrip("+~").partition("=")[0] for word in given}
     more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
     if command.module == "runner.verify":
-        more += ["verify.steps=2", "verify.allow_unproven=true"]
+        more += ["verify.steps=2", "verify.allow_inconclusive=true"]
     elif keys & {"trainer.overfit_batches", "trainer.steps_per_epoch", "experiment", *composing._RECORDED}:
         more = []
     elif "trainer.profile.start" in keys:

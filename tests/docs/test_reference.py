@@ -12,7 +12,7 @@ from tests.docs import layout_pictures, reference
 
 
 def test_the_reference_is_that_of_conf_and_the_code() -> None:
-    assert reference.PAGE.read_text() == reference.page(), "write it anew: python -m tests.docs.reference"
+    assert reference.PAGE.read_text() == reference.page(), "write it again: python -m tests.docs.reference"
 
 
 def test_every_key_that_the_config_has_is_in_it_and_explained() -> None:
@@ -47,4 +47,4 @@ def test_a_key_that_is_added_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_picture_of_a_layout_is_what_the_rules_say(preset: str) -> None:
     drawn = layout_pictures.picture(preset, layout_pictures.PICTURES[preset])
     path = layout_pictures.FOLDER / f"{preset}.svg"
-    assert path.read_text() == drawn, "draw it anew: python -m tests.docs.layout_pictures"
+    assert path.read_text() == drawn, "draw it again: python -m tests.docs.layout_pictures"

@@ -27,7 +27,7 @@ def convolutions(input_shape: Shape, num_classes: int, **_: Any) -> tf_keras.Mod
             layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2, activation="tanh", dilation_rate=2),
             layers.GroupNormalization(4),
             layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="tanh"),
-            layers.BatchNormalization(center=False),  # a shift would be nothing to the normalisation below
+            layers.BatchNormalization(center=False),  # a shift would be nothing to the normalization below
             layers.AveragePooling2D(3, 2, padding="same"),
             layers.SpatialDropout2D(0.2),
             layers.LayerNormalization(axis=1),

@@ -32,7 +32,7 @@ def attention(input_shape: Size, num_classes: int, **_: Any) -> keras.Model:
 
 
 def recurrent(input_shape: Size, num_classes: int, **_: Any) -> keras.Model:
-    """Embedding of pixels by their grey, LSTM with dropout, GRU, both ways, and a simple one."""
+    """Embedding of pixels by their gray, LSTM with dropout, GRU, both ways, and a simple one."""
     levels = layers.Discretization([0.2, 0.4, 0.6, 0.8])
     return keras.Sequential(
         [

@@ -51,7 +51,7 @@ def _doubled(x: tf.Tensor) -> tf.Tensor:
 
 
 def numbers() -> bool:
-    """Tells whether a call's numbers are an input of its program, and no constant that it is compiled anew with."""
+    """Tells whether a call's numbers are an input of its program, and no constant that it is compiled again with."""
     mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
     layout = tf.experimental.dtensor.Layout.replicated(mesh, 1)
     program = tf.function(lambda x: tf.reduce_sum(x) * 2.0, autograph=False)

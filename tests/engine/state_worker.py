@@ -111,7 +111,7 @@ def plain(made: RunConfig, first: Arrays, *, keeps_bfloat16: bool) -> tuple[list
     return losses, last
 
 
-def normalised(keras: Any, inputs: Any, vocabulary: int = 64) -> Any:
+def normalized(keras: Any, inputs: Any, vocabulary: int = 64) -> Any:
     """Returns a model with a statistic, a constraint and a layer to freeze."""
     del inputs
     tokens = keras.Input((cases.TOKENS,), dtype="int32")
@@ -168,7 +168,7 @@ def compared(state: str) -> dict[str, Any]:
 
 def held(state: str) -> dict[str, Any]:
     """Returns the dtypes of a state with a statistic and a frozen weight, and the least entry of a constrained one."""
-    made = config(state, "normalised")
+    made = config(state, "normalized")
     made.model.trainable = ["(norm|held|head)/.*"]
     engine = built(made)
     if state == "bfloat16":

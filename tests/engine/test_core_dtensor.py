@@ -29,6 +29,7 @@ def verify(folder: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     return done.returncode, json.loads((folder / "run" / "verify.json").read_text())
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("mesh", "layout"), [("batch8", "replicated"), ("batch4_model2", "fsdp_megatron"), ("model8", "megatron")]
 )
@@ -40,10 +41,11 @@ def test_modules_on_a_mesh_compute_what_one_device_computes(tmp_path: Path, mesh
     assert (code, report["verified"]) == (0, True)
 
 
+@pytest.mark.campaign
 def test_the_tutorials_slips_are_seen_and_the_corrected_preset_passes(tmp_path: Path) -> None:
     (tmp_path / "slips").mkdir()
-    (tmp_path / "mended").mkdir()
+    (tmp_path / "fixed").mkdir()
     code, report = verify(tmp_path / "slips", "experiment=core_tutorial")
-    assert (code, report["verdict"]) == (1, "differs")
+    assert (code, report["verdict"]) == (1, "mismatch")
     assert {check["name"]: check["step"] for check in report["checks"] if not check["passed"]}["loss"] == 2
-    assert verify(tmp_path / "mended", "experiment=core_corrected")[0] == 0
+    assert verify(tmp_path / "fixed", "experiment=core_corrected")[0] == 0

@@ -40,7 +40,7 @@ def start(given: HostBatches) -> BatchResult[Array]:
     return BatchResult(x, {"sum": np.float32(np.nansum(x[given.arrays[WEIGHT][0] > 0]))}, x[:, None])
 
 
-def test_every_array_of_a_call_is_cut_into_runs_of_neighbours() -> None:
+def test_every_array_of_a_call_is_cut_into_runs_of_neighbors() -> None:
     weights = np.ones((2, 6), np.float32)
     arrays = {"a": np.arange(24).reshape(2, 6, 2), WEIGHT: weights}
     cut = calls.cut(HostBatches(arrays, weights, 2), 3)

@@ -41,7 +41,7 @@ def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_
     done = run(tmp_path, "jax,jaxlib")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: engine.name=jax is refused: it needs jax, which is not installed; pip install -e '.[jax]'"
+        "error: engine.name=jax: it needs jax, which is not installed; pip install -e '.[jax]'"
     ]
     assert "loaded: \n" in done.stdout + "\n"
 
@@ -54,6 +54,7 @@ def test_the_refusal_names_every_missing_package(monkeypatch: pytest.MonkeyPatch
         checks.check(config)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     done = run(tmp_path, "tensorflow,tf_keras", "mesh=batch2_height2", "layout=spatial", "model=vit", "model.patch=2")
@@ -64,6 +65,7 @@ def test_it_trains_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "sharding.png").stat().st_size > 10_000
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "mlp_subclassed", "resnet"])
 def test_it_loads_no_tensorflow_where_it_is_installed(tmp_path: Path, model: str) -> None:

@@ -55,6 +55,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
     return work(tmp_path_factory.mktemp("one") / "one.npz", "jax", {"batch": 1}, ONE_DEVICE, brief=True)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("axes", "layout"), CASES)
 def test_a_layout_trains_as_one_device_does(
     tmp_path: Path, one_device: Arrays, axes: dict[str, int], layout: str

@@ -29,6 +29,7 @@ def work(engine: str, axes: dict[str, int]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.wide(keep=["jax-{'batch': 8}"])
 @pytest.mark.parametrize("axes", [{"batch": 8}, {"batch": 5}, {"batch": 2, "model": 2}], ids=str)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_an_evaluation_gives_what_its_examples_give_without_padding(engine: str, axes: dict[str, int]) -> None:

@@ -73,7 +73,7 @@ def test_a_project_runs_by_a_wheel_alone_and_after_it_was_moved(python: Path, tm
     assert "test hits" in run("runner", "experiment=mine", *SMALL)
     assert "epoch 3 of 3" in run("runner", "resume=latest", "trainer.epochs=3")
     assert "hits" in run("runner.evaluate", "run=latest")
-    assert "proven" in run("runner.verify", "experiment=mine", "verify.steps=2", *SMALL)
+    assert "verified" in run("runner.verify", "experiment=mine", "verify.steps=2", *SMALL)
     assert "d1/kernel" in run("runner.plan", "experiment=mine", "mesh=batch8")
     run("runner.export", "run=latest")
     assert "test hits" in run("runner", "branch=latest", "trainer.epochs=4")

@@ -100,7 +100,7 @@ def _moved() -> list[Case]:
     return found
 
 
-def _coloured() -> list[Case]:
+def _colored() -> list[Case]:
     part = {"factor": 0.3, **UNIT}
     found = _by("RandomBrightness", [part, {**part, "seed": 5}], IMAGE)
     found += _by("RandomBrightness", [{"factor": 0.3}], pixels(4, 5, 3, most=255.0))
@@ -141,4 +141,4 @@ def _features() -> list[Case]:
     return [Case("DenseFeatures", {"feature_columns": columns}, (one, two), style="dict", only=DTENSOR)]
 
 
-CASES = [*_numbers(), *_sounds(), *_sizes(), *_moved(), *_coloured(), *_features()]
+CASES = [*_numbers(), *_sounds(), *_sizes(), *_moved(), *_colored(), *_features()]

@@ -43,7 +43,7 @@ class Job:
 
 
 def jobs(engine: str, chosen: Callable[[Case, str], bool]) -> list[Job]:
-    """Returns the cases in models: neighbours together, so that what fails fails together."""
+    """Returns the cases in models: neighbors together, so that what fails fails together."""
     found, size = [], _TOGETHER[engine]
     for together in MESHES[engine]:
         wanted: dict[str, list[str]] = {}

@@ -24,7 +24,7 @@ Each case is a small model with the layer in it, built with `import tf_keras` or
 trained two steps and held against stock Keras on one device: outputs, losses, the gradients of its variables and of
 its inputs, and all variables afterwards. A layer's first two cases are run on `mesh=single`, `batch8` and
 `batch4_model2`, the others on the last. Masks of dropout are the same on both sides. That test writes this page;
-`python -m tests.layers --write` makes it anew.
+`python -m tests.layers --write` makes it again.
 
 A cell tells in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. What it
 does not compute is refused before a step is trained, with exit code 2 and the line that stands below the table. A line
@@ -89,7 +89,7 @@ def _merged(engine: str, outcomes: Iterable[Outcome]) -> dict[str, _Told]:
 
 def _plain(told: str) -> str:
     """Returns a refusal as it concerns the layer: without the builder's path, and with one name for all layers."""
-    told = re.sub(r"^model\._target_=\S+ is refused: ", "", told)
+    told = re.sub(r"^model\._target_=\S+: ", "", told)
     told = re.sub(r"; it was given model\.cases=.*$", "", told)
     told = re.sub(r"\blayer '?layer\d+'?", "the layer", told)
     return re.sub(r"\b(layer|weighted|before|then|head)\d+(_\d+)?\b", r"\1", told)

@@ -71,7 +71,7 @@ def outcomes_of(engine: str, **told: tuple[str, str]) -> list[Outcome]:
 
 
 def test_the_page_tells_each_layer_s_count_and_each_reason_once() -> None:
-    line = "model._target_=tests.layers.on_jax.build is refused: layer layer3 (Dot) has no rule; use Dense"
+    line = "model._target_=tests.layers.on_jax.build: layer layer3 (Dot) has no rule; use Dense"
     found = {engine: outcomes_of(engine, Dot=(REFUSED, line)) for engine in ENGINES}
     text = page.rendered(found)
     assert "| `Dot` | 0 of 6 | 0 of 6 |" in text

@@ -128,7 +128,7 @@ def test_a_rule_that_can_do_nothing_or_two_things_is_refused_before_any_variable
 def test_a_rule_that_earlier_ones_shadow_is_refused_with_their_indices() -> None:
     config = make(RuleConfig("a.*", ["model"]), RuleConfig("b.*", ["model"]), RuleConfig("[ab]1", [None]))
     said = refused(config, {"a1": (4,), "a2": (4,), "b1": (4,)})
-    assert said.startswith("layout.rules[2].match=[ab]1 is refused: it catches no variable (earlier rules catch all")
+    assert said.startswith("layout.rules[2].match=[ab]1: it catches no variable (earlier rules catch all")
     assert "layout.rules[0], layout.rules[1]" in said
 
 
@@ -209,7 +209,7 @@ def test_images_that_the_axes_do_not_divide_are_refused_with_what_works() -> Non
     with pytest.raises(ConfigError) as caught:
         layout.check_inputs(config, images(28, 30), 8, axes)
     assert str(caught.value) == (
-        "layout.inputs.image=[batch,height,null,null] is refused: axis 'height' of size 3 does not divide dim 1, the "
+        "layout.inputs.image=[batch,height,null,null]: axis 'height' of size 3 does not divide dim 1, the "
         "height (28), of [8, 28, 30, 1]; put null at dim 1, or height at dim 2 (30), or give height a size "
         "that divides 28: 2, 4, 7, 14, or set dataset.image_size=[30,30]"
     )
@@ -243,22 +243,22 @@ def test_any_array_of_a_dataset_may_be_split_and_a_recorded_label_is_let_be() ->
     [
         (
             {"foto": ["batch", None, None, None]},
-            "layout.inputs.foto=[batch,null,null,null] is refused: one of the dataset's arrays photo, tokens, age; "
+            "layout.inputs.foto=[batch,null,null,null]: one of the dataset's arrays photo, tokens, age; "
             "did you mean photo?",
         ),
         (
             {"label": ["batch", None]},
-            "layout.inputs.label=[batch,null] is refused: one of the dataset's arrays photo, tokens, age; see python "
+            "layout.inputs.label=[batch,null]: one of the dataset's arrays photo, tokens, age; see python "
             "-m runner --cfg job",
         ),
         (
             {"tokens": ["batch"]},
-            "layout.inputs.tokens=[batch] is refused: 2 entries, one a dim of [batch, sequence]; write "
+            "layout.inputs.tokens=[batch]: 2 entries, one a dim of [batch, sequence]; write "
             "layout.inputs.tokens=[batch,null]",
         ),
         (
             {"photo": ["batch", None, "split", None]},
-            "layout.inputs.photo=[batch,null,split,null] is refused: axis 'split' of size 4 does not divide dim 2, "
+            "layout.inputs.photo=[batch,null,split,null]: axis 'split' of size 4 does not divide dim 2, "
             "the width (6), of [8, 8, 6, 3]; put null at dim 2, or split at dim 1 (8), or give split a size that "
             "divides 6: 2, 3, 6, or set dataset.image_size=[8,8]",
         ),

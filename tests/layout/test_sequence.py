@@ -91,7 +91,7 @@ def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> No
     with pytest.raises(ConfigError) as caught:
         layout.check_inputs(config, arrays, 8, AXES)
     assert str(caught.value) == (
-        "layout.inputs.tokens=[batch,model] is refused: not layout.rules[0].transformer=model too: one axis can't "
+        "layout.inputs.tokens=[batch,model]: not layout.rules[0].transformer=model too: one axis can't "
         "split heads and tokens; choose a mesh with an axis for each, as 'mesh.axes={batch:2,sequence:2,model:2}'"
     )
     config.inputs["tokens"] = ["batch", "sequence"]

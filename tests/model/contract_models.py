@@ -6,7 +6,7 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
-CONSTRAINTS = ("max_norm", "non_neg", "unit_norm", "min_max_norm", "centred")
+CONSTRAINTS = ("max_norm", "non_neg", "unit_norm", "min_max_norm", "centerd")
 
 
 def maths(keras: Any) -> SimpleNamespace:
@@ -19,7 +19,7 @@ def maths(keras: Any) -> SimpleNamespace:
 
 def _constraint(keras: Any, kind: str) -> Any:
     kinds = keras.constraints
-    if kind == "centred":  # a user's own, of the whole weight
+    if kind == "centerd":  # a user's own, of the whole weight
 
         class Centred(kinds.Constraint):  # type: ignore[misc]
             def __call__(self, w: Any) -> Any:
@@ -105,7 +105,7 @@ def adds_loss(keras: Any, input_shape: Any, num_classes: int, what: str = "mean"
 
 
 def regularized(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A layer has an activity regulariser, another one of its kernel."""
+    """A layer has an activity regularizer, another one of its kernel."""
     return _net(
         keras,
         input_shape,
@@ -149,7 +149,7 @@ def keeps(keras: Any, input_shape: Any, num_classes: int, what: str = "mean") ->
 
 
 def frozen(keras: Any, input_shape: Any, num_classes: int) -> Any:
-    """A nested model is frozen after it was put into the outer one, its batch normalisation with it."""
+    """A nested model is frozen after it was put into the outer one, its batch normalization with it."""
     inner = keras.Sequential(
         [
             keras.Input((16,)),

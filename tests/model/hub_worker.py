@@ -62,7 +62,7 @@ def trained(model: keras.Model) -> list[str]:
 
 
 def normalizing(pattern: str) -> list[str]:
-    """Returns the layers that are not frozen of a batch normalisation without variables to train and a dense layer."""
+    """Returns the layers that are not frozen of a batch normalization without variables to train and a dense layer."""
     inputs = keras.Input((4,))
     x = keras.layers.BatchNormalization(center=False, scale=False, name="norm")(inputs)
     x = keras.layers.BatchNormalization(name="other")(keras.layers.Dense(3, name="first")(x))

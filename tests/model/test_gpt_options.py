@@ -39,19 +39,19 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "engine", "said"),
     [
-        ({"heads": 5}, "jax", "model.heads=5 is refused: a divisor of model.dim=128; set model.dim=130"),
-        ({"key_value_heads": 3}, "jax", "model.key_value_heads=3 is refused: a divisor of model.heads=4"),
-        ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary is refused: an even model.dim"),
+        ({"heads": 5}, "jax", "model.heads=5: a divisor of model.dim=128; set model.dim=130"),
+        ({"key_value_heads": 3}, "jax", "model.key_value_heads=3: a divisor of model.heads=4"),
+        ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary: an even model.dim"),
         ({"heads": 3, "positions": "rotary"}, "jax", "a divisor of model.dim=128; set model.dim=132"),
-        ({"norm": "batch"}, "jax", "model.norm=batch is refused: one of layer, rms; set model.norm=layer"),
-        ({"remat": "everything"}, "jax", "model.remat=everything is refused: one of none, full"),
-        ({"remat": "full"}, "keras_dtensor", "model.remat=full is refused: it needs Keras on JAX"),
-        ({"scan": True}, "keras_dtensor", "model.scan=True is refused: it needs Keras on JAX"),
-        ({"fused_head": True}, "keras_dtensor", "model.fused_head=True is refused: it needs Keras on JAX"),
-        ({"depth": 0}, "jax", "model.depth=0 is refused: at least 1"),
-        ({"wavelength": 0.0}, "jax", "model.wavelength=0.0 is refused: above 0; set model.wavelength=10000.0"),
-        ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05 is refused: above 0; set model.epsilon=1e-05"),
-        ({"dropout": 1.0}, "jax", "model.dropout=1.0 is refused: from 0 to below 1"),
+        ({"norm": "batch"}, "jax", "model.norm=batch: one of layer, rms; set model.norm=layer"),
+        ({"remat": "everything"}, "jax", "model.remat=everything: one of none, full"),
+        ({"remat": "full"}, "keras_dtensor", "model.remat=full: it needs Keras on JAX"),
+        ({"scan": True}, "keras_dtensor", "model.scan=True: it needs Keras on JAX"),
+        ({"fused_head": True}, "keras_dtensor", "model.fused_head=True: it needs Keras on JAX"),
+        ({"depth": 0}, "jax", "model.depth=0: at least 1"),
+        ({"wavelength": 0.0}, "jax", "model.wavelength=0.0: above 0; set model.wavelength=10000.0"),
+        ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05: above 0; set model.epsilon=1e-05"),
+        ({"dropout": 1.0}, "jax", "model.dropout=1.0: from 0 to below 1"),
     ],
 )
 def test_what_cannot_work_is_refused_by_its_key(options: dict[str, Any], engine: str, said: str) -> None:
@@ -59,7 +59,7 @@ def test_what_cannot_work_is_refused_by_its_key(options: dict[str, Any], engine:
         gpt_options.check(preset(**options), engine)
     assert said in str(raised.value)
     if engine == "jax":  # the builder says the same to whoever calls it
-        with pytest.raises(ValueError, match="is refused"):
+        with pytest.raises(ValueError, match="; "):
             gpt.build(SimpleNamespace(ops=None), TOKENS, OutputSpec(64), **options)
 
 
@@ -91,7 +91,7 @@ def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() 
     with pytest.raises(ConfigError) as raised:
         gpt_options.check_rows(preset(max_length=8), text)
     assert str(raised.value) == (
-        "model.max_length=8 is refused: at least dataset.sequence_length=16, the tokens of a row; set "
+        "model.max_length=8: at least dataset.sequence_length=16, the tokens of a row; set "
         "model.max_length=16, or leave it out"
     )
 

@@ -13,6 +13,9 @@ import pytest
 
 from tests import forks
 
+pytestmark = pytest.mark.campaign
+
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import importlib, json, sys

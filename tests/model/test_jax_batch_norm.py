@@ -1,4 +1,4 @@
-"""Batch normalisation in the engine `jax` is that of Keras: outputs, moments, gradients; devices meet less often."""
+"""Batch normalization in the engine `jax` is that of Keras: outputs, moments, gradients; devices meet less often."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.wide(keep=["16"])
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [16, 12])  # 8 devices divide the one; each keeps the whole of the other
 def test_every_kind_of_convolution_has_the_gradients_of_one_device(batch: int) -> None:

@@ -29,7 +29,5 @@ def test_a_function_that_gives_examples_something_else_beside_padding_is_rejecte
     with pytest.raises(ConfigError) as error:
         padding.check_functions({name: np.array(seen)}, unseen)
     which = "the loss" if name == "loss" else "metric near"
-    assert str(error.value).startswith(
-        f"dataset.remainder=pad is refused: {which} of an example depends on other rows"
-    )
+    assert str(error.value).startswith(f"dataset.remainder=pad: {which} of an example depends on other rows")
     assert "set dataset.remainder=drop" in str(error.value)

@@ -132,7 +132,7 @@ def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write
 def test_what_is_no_builder_is_refused_by_its_path(source: str, parts: tuple[str, ...], write: Write) -> None:
     write(source)
     message = refused()
-    assert message.startswith(f"model._target_={MODULE}.build is refused: ")
+    assert message.startswith(f"model._target_={MODULE}.build: ")
     for part in parts:
         assert part in message
 
@@ -181,7 +181,7 @@ def test_what_was_never_meant_to_build_a_model_is_refused_unimported(path: str, 
     loaded = set(sys.modules)
     with pytest.raises(ConfigError) as caught:
         target.check(ModelConfig(path))
-    assert str(caught.value).startswith(f"model._target_={path} is refused: ")
+    assert str(caught.value).startswith(f"model._target_={path}: ")
     assert part in str(caught.value)
     assert set(sys.modules) == loaded
 
@@ -366,7 +366,7 @@ def test_what_takes_something_else_is_refused_and_not_called(
     source: str, part: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=rf"model\._target_={MODULE}\.build is refused: .*({part})"):
+    with pytest.raises(ConfigError, match=rf"model\._target_={MODULE}\.build: .*({part})"):
         _is_called(source, write)
     assert not (tmp_path / "ran").exists()
 
@@ -379,7 +379,7 @@ def test_load_imports_the_builder(write: Write) -> None:
 @pytest.mark.parametrize(
     ("source", "parts"),
     [
-        ("raise OSError('two\\nlines')", ("it does not import (OSError: two lines)", "mend that module")),
+        ("raise OSError('two\\nlines')", ("it does not import (OSError: two lines)", "fix that module")),
         ("import no_such_package_at_all", ("ModuleNotFoundError", "no_such_package_at_all")),
         ("", ("AttributeError", "build")),
         ("build = 3", ("build is not callable",)),

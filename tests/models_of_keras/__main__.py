@@ -2,7 +2,7 @@
 
 Each is run by `python -m runner` for a few steps and held against one device by `python -m runner.verify`, as a user
 would: in a folder of its own, with the models in a module there. Prints a line each with what became of it and the
-seconds of both commands, and exits with 1 where one is neither proven nor refused in one line. `--write` writes what
+seconds of both commands, and exits with 1 where one is neither verified nor refused in one line. `--write` writes what
 was found into docs/models.md, where the rows of other models stay as they are.
 """
 

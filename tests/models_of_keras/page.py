@@ -15,7 +15,7 @@ at the module's top), each trained on a mesh and held against stock Keras on one
 by both engines and on two meshes. What an engine can't compute is refused in the one line that stands there. Seconds
 are of two cores that other work shared, the start of the command included; a dash: `python -m runner` was not run, as
 verify trains the model too. What has no row was not run since verify last changed.
-`python -m tests.models_of_keras --write` makes this page anew; single models are named behind it. Layer by layer:
+`python -m tests.models_of_keras --write` makes this page again; single models are named behind it. Layer by layer:
 [layers](layers.md). Transformers that learn text have pages of their own: [language models](language_models.md) and
 [models of KerasHub](keras_hub.md).
 """

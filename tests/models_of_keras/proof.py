@@ -77,7 +77,7 @@ class Proof:
     """What became of a model on a mesh.
 
     Attributes:
-      verdict: `proven`, `not proven`, `differs`, `refused`, or `failed`.
+      verdict: `verified`, `inconclusive`, `differs`, `refused`, or `failed`.
       said: the verdict's line, or the refusal.
       run_seconds: of `python -m runner`; 0: not run.
       verify_seconds: of `python -m runner.verify`.
@@ -95,8 +95,8 @@ class Proof:
 
     @property
     def sound(self) -> bool:
-        """Tells whether it is proven, or refused in one line without a traceback."""
-        return self.verdict == "proven" or (self.verdict == "refused" and self.lines == 1)
+        """Tells whether it is verified, or refused in one line without a traceback."""
+        return self.verdict == "verified" or (self.verdict == "refused" and self.lines == 1)
 
     def row(self) -> str:
         """Returns a line of the table."""
@@ -167,7 +167,7 @@ def prove(name: str, engine: str, mesh: str, folder: Path, *, train: bool = True
             if code == 1 and written.exists():
                 verdict = json.loads(written.read_text())["verdict"]
             return Proof(name, engine, mesh, verdict, said, *spent.values(), lines)
-    return Proof(name, engine, mesh, "proven", said, *spent.values(), lines)
+    return Proof(name, engine, mesh, "verified", said, *spent.values(), lines)
 
 
 def _command(command: str, words: list[str], folder: Path) -> tuple[int, str, int]:

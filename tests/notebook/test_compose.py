@@ -27,14 +27,14 @@ def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("overrides", "shown"),
     [
-        (["mesh=batch7"], "mesh=batch7 is refused: options are"),
-        (["mesh=batch8", "dataset.batch_size=100"], "dataset.batch_size=100 is refused: a multiple of 8"),
-        (["trainer.epoch=1"], "trainer.epoch is refused: no such key"),
-        (["trainer.epochs=1,2"], "trainer.epochs=1,2 is refused"),
-        (["=5"], "'=5' is refused: it names no key"),
-        (["-m"], "-m is refused: no flags here; write 'key=value'"),
-        ([3], "3 is refused: overrides are texts"),
-        (["resume=latest", "trainer.checkpoint.folder=nowhere"], "resume=latest is refused: no run left a checkpoint"),
+        (["mesh=batch7"], "mesh=batch7: options are"),
+        (["mesh=batch8", "dataset.batch_size=100"], "dataset.batch_size=100: a multiple of 8"),
+        (["trainer.epoch=1"], "trainer.epoch: no such key"),
+        (["trainer.epochs=1,2"], "trainer.epochs=1,2:"),
+        (["=5"], "'=5': it names no key"),
+        (["-m"], "-m: no flags here; write 'key=value'"),
+        ([3], "3: overrides are texts"),
+        (["resume=latest", "trainer.checkpoint.folder=nowhere"], "resume=latest: no run left a checkpoint"),
     ],
 )
 def test_what_cannot_work_is_the_commands_line(overrides: list[str], shown: str) -> None:
@@ -48,7 +48,7 @@ def test_a_folder_of_ones_own_options_is_searched(tmp_path: Path) -> None:
     (tmp_path / "mesh").mkdir()
     (tmp_path / "mesh" / "mine.yaml").write_text("axes: {batch: 4}\ndevice: cpu\n")
     assert runner.compose("mesh=mine", config_dir=tmp_path).mesh.axes == {"batch": 4}
-    with pytest.raises(runner.ConfigError, match="config_dir=nowhere is refused: a folder"):
+    with pytest.raises(runner.ConfigError, match="config_dir=nowhere: a folder"):
         runner.compose("mesh=mine", config_dir="nowhere")
 
 

@@ -48,7 +48,7 @@ def test_a_run_is_its_config_and_a_table_of_its_points(store: Store, tmp_path: P
 
 
 def test_a_run_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(runner.ConfigError, match=r"run=nope is refused: no run has this id or name"):
+    with pytest.raises(runner.ConfigError, match=r"run=nope: no run has this id or name"):
         runner.open_run("nope", store.uri)
     run_id = recorded(store, tmp_path)
     with pytest.raises(runner.ConfigError, match=rf"python -m runner.export run={run_id} makes one"):
@@ -64,7 +64,7 @@ def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path, monkeypatch: p
     (folder / "summary.json").write_text('{"eval_loss": 0.5}')
     run = runner.open_run("some", "none")
     assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
-    with pytest.raises(runner.ConfigError, match="run=latest is refused: no run is recorded here"):
+    with pytest.raises(runner.ConfigError, match="run=latest: no run is recorded here"):
         runner.open_run("latest", "none")
 
 
@@ -77,7 +77,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "sys.stdout.write('\\x1b[2K\\x1b[?25l10%\\r\\x1b[31m20%\\x1b[0m\\n')\n"
         "print('careful', file=sys.stderr)\n"
         "if len(sys.argv) > 1:\n"
-        "    print('error: key=x is refused', file=sys.stderr)\n"
+        "    print('error: key=x:', file=sys.stderr)\n"
         "    sys.exit(int(sys.argv[1]))\n"
     )
     return "said"
@@ -98,6 +98,7 @@ def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type
         child.run(module, [code], quiet=True)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_training_and_planning_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["engine=jax", "dataset=digits", "mesh=batch2", "trainer.epochs=1", "trainer.limit_train_batches=4"]

@@ -14,7 +14,7 @@ import pytest
 from tests import forks
 from tests.plan import cases
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["-".join(case) for case in cases.EXACT]

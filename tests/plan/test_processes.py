@@ -22,11 +22,11 @@ def test_the_number_of_processes_is_all_that_a_plan_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["auto", "explicit"])
 def test_a_process_that_does_not_know_its_place_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.(name=auto|index=null) is refused"):
+    with pytest.raises(ConfigError, match=r"cluster\.(name=auto|index=null):"):
         place.find(ClusterConfig(name, processes=4))
-    with pytest.raises(ConfigError, match=r"cluster\.coordinator=null is refused"):
+    with pytest.raises(ConfigError, match=r"cluster\.coordinator=null:"):
         place.find(ClusterConfig(name, processes=4, index=1))
-    with pytest.raises(ConfigError, match=r"cluster\.(name=auto|processes=null) is refused"):
+    with pytest.raises(ConfigError, match=r"cluster\.(name=auto|processes=null):"):
         place.count(ClusterConfig(name))
 
 

@@ -144,6 +144,7 @@ def test_merged_all_reduces_carry_the_same_bytes_in_fewer_collectives(name: str)
     check_program_and_arrays(got)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("combine", [True, False])
 def test_a_transformer_under_fsdp_is_planned_to_the_byte(combine: bool) -> None:

@@ -19,7 +19,7 @@ from runner.plan import compare, rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import BARS, MIDDLE, RIGHT, draw
-from runner.plan.rates import rates, traffic, utilisation
+from runner.plan.rates import rates, traffic, utilization
 from runner.plan.table import WIDTH, show
 from runner.report import tables
 from runner.report.palette import of_part
@@ -73,12 +73,12 @@ def test_what_the_compiler_counts_is_a_table_of_its_own() -> None:
     assert "counted by its compiler" not in markdown(cases.plan())
 
 
-def test_utilisation_is_the_share_of_a_stated_peak() -> None:
+def test_utilization_is_the_share_of_a_stated_peak() -> None:
     measures = cases.plan().metrics()
     assert measures["plan/flops_per_device"] == 7
-    assert utilisation(PlanConfig(gflops=2e-7), measures, 10.0) == pytest.approx(0.35)
-    assert utilisation(PlanConfig(), measures, 10.0) is None, "the default rate is a guess at the device"
-    assert utilisation(PlanConfig(gflops=1.0), {}, 10.0) is None, "a run without a plan"
+    assert utilization(PlanConfig(gflops=2e-7), measures, 10.0) == pytest.approx(0.35)
+    assert utilization(PlanConfig(), measures, 10.0) is None, "the default rate is a guess at the device"
+    assert utilization(PlanConfig(gflops=1.0), {}, 10.0) is None, "a run without a plan"
 
 
 def test_a_plan_without_collectives_says_so() -> None:
@@ -117,7 +117,7 @@ def test_nothing_in_the_picture_is_cut_off_however_long_its_words_are(tmp_path: 
     assert drawn.min() < 100
 
 
-def test_parts_at_other_coordinates_have_other_colours() -> None:
+def test_parts_at_other_coordinates_have_other_colors() -> None:
     axes = {"batch": 2, "height": 2, "width": 2}
     places = [{"batch": b, "height": h, "width": w} for b in range(2) for h in range(2) for w in range(2)]
     assert len({of_part(axes, place) for place in places}) == 8

@@ -26,10 +26,10 @@ def say(**said: object) -> None:
 def talk() -> None:
     """Uses every way to agree."""
     team = current()
-    told = [team.told(f"step {step}", lambda step=step: {"step": step, "by": team.index}) for step in range(50)]
-    every = [team.every(f"sum {step}", [team.index, step]) for step in range(50)]
+    told = [team.broadcast(f"step {step}", lambda step=step: {"step": step, "by": team.index}) for step in range(50)]
+    every = [team.all_gather(f"sum {step}", [team.index, step]) for step in range(50)]
     team.agree("the data's SHA-256", "aa")
-    say(told=told[-1], every=every[-1], long=len(team.told("much", lambda: "x" * 1_000_000)))
+    say(told=told[-1], every=every[-1], long=len(team.broadcast("much", lambda: "x" * 1_000_000)))
 
 
 def fail_first() -> None:
@@ -41,10 +41,10 @@ def fail_first() -> None:
     caught = {}
     for key, error in errors.items():
         try:
-            current().told(key, lambda error=error: (_ for _ in ()).throw(error))
+            current().broadcast(key, lambda error=error: (_ for _ in ()).throw(error))
         except (OSError, RuntimeError) as seen:
             caught[key] = [type(seen).__name__, getattr(seen, "errno", None), str(seen)]
-    say(caught=caught, after=current().told("after", lambda: "all go on"))
+    say(caught=caught, after=current().broadcast("after", lambda: "all go on"))
 
 
 def differ() -> None:
@@ -58,7 +58,7 @@ def wait() -> None:
     say()
     if current().is_first:
         time.sleep(LONG_S)
-    current().told("never", lambda: None)
+    current().broadcast("never", lambda: None)
 
 
 def wait_for_all() -> None:
@@ -66,7 +66,7 @@ def wait_for_all() -> None:
     say()
     if current().index == current().count - 1:
         time.sleep(LONG_S)
-    current().every("never", None)
+    current().all_gather("never", None)
 
 
 def stick() -> None:
@@ -82,21 +82,21 @@ def stand_alone_last() -> None:
     say()
     if current().index == 1:
         raise OSError(errno.ENOSPC, "No space left on device")
-    current().every("never", None)
+    current().all_gather("never", None)
 
 
 def refuse_last() -> None:
     """Process 1 refuses, as all would."""
     if current().index == 1:
-        raise ConfigError("trainer.epochs=0 is refused: at least 1; set trainer.epochs=1")
-    current().every("never", None)
+        raise ConfigError("trainer.epochs=0: at least 1; set trainer.epochs=1")
+    current().all_gather("never", None)
 
 
 def leave_last() -> None:
     """Process 1 leaves in its own way."""
     if current().index == 1:
         sys.exit("no more of this")
-    current().every("never", None)
+    current().all_gather("never", None)
 
 
 def step() -> None:

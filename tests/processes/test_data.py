@@ -56,12 +56,13 @@ def test_a_process_has_its_places_along_an_axis(
         ({"a": 1, "b": 8}, 4, ["b"]),
     ],
 )
-def test_axes_whose_neighbours_lie_in_other_processes_cross(
+def test_axes_whose_neighbors_lie_in_other_processes_cross(
     axes: dict[str, int], count: int, crosses: list[str]
 ) -> None:
     assert mesh.crossing(axes, count) == crosses
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("axes", "count", "share"),

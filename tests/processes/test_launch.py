@@ -113,7 +113,7 @@ def test_the_failure_of_one_is_one_line_and_its_exit_code(tmp_path: Path, act: s
         done = launcher.end()
     assert done.code == code
     (line,) = done.lines
-    why = "trainer.epochs=0 is refused: at least 1; set trainer.epochs=1" if code == 2 else "No space left on device"
+    why = "trainer.epochs=0: at least 1; set trainer.epochs=1" if code == 2 else "No space left on device"
     assert line.startswith("error: ")
     assert line.endswith(why)
 
@@ -139,6 +139,7 @@ def _never_come(folder: Path, who: int) -> End:
         return launcher.end()
 
 
+@pytest.mark.campaign
 def test_a_process_that_is_stopped_before_it_has_come_is_the_end_of_all_in_one_line(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(lambda who: _never_come(tmp_path / str(who), who), (0, 1)))

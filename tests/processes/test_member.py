@@ -71,7 +71,7 @@ def test_the_failure_of_one_is_the_end_of_all_with_its_reason(tmp_path: Path) ->
 
 
 def test_a_refusal_is_the_same_line_in_all_with_exit_code_2(tmp_path: Path) -> None:
-    line = "error: trainer.epochs=0 is refused: at least 1; set trainer.epochs=1"
+    line = "error: trainer.epochs=0: at least 1; set trainer.epochs=1"
     assert [(end.code, end.lines) for end in ends(tmp_path, "refuse_last")] == [(2, [line])] * 2
 
 
@@ -262,6 +262,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, An
         yield {name: case.result() for name, case in cases.items()}
 
 
+@pytest.mark.campaign
 def test_a_process_that_is_stopped_ends_the_others(silent: Mapping[str, Any]) -> None:
     done, started = silent["second"]
     line = f"error: process 1 ({HERE}, pid {started[1].process.pid}) has not answered for 15 s"

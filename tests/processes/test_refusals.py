@@ -103,10 +103,10 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "gpu[0
 @pytest.mark.parametrize(
     ("variables", "keys", "said"),
     [
-        (SLURM | {"SLURM_PROCID": "2"}, {}, "cluster.index=2 is refused: 0 to 1"),
-        ({"JOB_COMPLETION_INDEX": "1"}, {}, "cluster.processes=null is refused: a number, which Kubernetes does not"),
-        (SLURM, {"coordinator": "gpu07"}, "cluster.coordinator=gpu07 is refused: host:port"),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, {}, "cluster.coordinator=null is refused"),
+        (SLURM | {"SLURM_PROCID": "2"}, {}, "cluster.index=2: 0 to 1"),
+        ({"JOB_COMPLETION_INDEX": "1"}, {}, "cluster.processes=null: a number, which Kubernetes does not"),
+        (SLURM, {"coordinator": "gpu07"}, "cluster.coordinator=gpu07: host:port"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, {}, "cluster.coordinator=null:"),
     ],
 )
 def test_what_a_scheduler_leaves_open_or_contradicts_is_refused(

@@ -148,7 +148,7 @@ def waiting(slurm: Slurm, folder: Path, *options: str) -> int:
     return job
 
 
-def test_a_cancelled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
+def test_a_canceled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
     job = waiting(slurm, tmp_path)
     slurm.ask("scancel", str(job))
     slurm.until(job, "CANCELLED", LONGEST_S)
@@ -181,7 +181,7 @@ def test_a_job_that_slurm_would_not_queue_again_is_refused(slurm: Slurm, tmp_pat
         ["srun", "-n1", *line], cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "error: cluster.requeue=True is refused: a script's job, and job" in done.stderr
+    assert "error: cluster.requeue=True: a script's job, and job" in done.stderr
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {shlex.join(line)}\n")
     job = slurm.submit(script, "--no-requeue", folder=tmp_path)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
 
 
+@pytest.mark.wide(keep=["keras_dtensor-mesh=batch4_model2-megatron-2"])
 @pytest.mark.parametrize(
     ("engine", "mesh", "layout", "count"),
     [
@@ -42,6 +43,7 @@ def test_several_processes_train_as_one_does_bit_for_bit(
     assert "[1]" not in done.stdout + done.stderr, "process 0 alone shows what all have to say"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("count", [2, 4])
 def test_where_the_sum_has_another_order_losses_stay_within_a_millionth(tmp_path: Path, count: int) -> None:
     chosen = ("engine=jax", "mesh=batch8", "trainer.epochs=5", "trainer.limit_train_batches=20")
@@ -69,6 +71,7 @@ def test_process_0_records_and_each_process_logs_below_its_folder(tmp_path: Path
     assert only.data.params["cluster.processes"] == "2"
 
 
+@pytest.mark.campaign
 def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) -> None:
     chosen = (
         *("engine=jax", "mesh=batch2", "optimizer=sgd", "optimizer.learning_rate=1e38", "trainer.epochs=1"),
@@ -81,6 +84,7 @@ def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) ->
     assert differences(last(alone), last(together)) == {}
 
 
+@pytest.mark.campaign
 def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) -> None:
     stop = ("trainer.early_stopping.metric=eval/loss", "trainer.early_stopping.patience=1", "trainer.epochs=9")
     rate = ("optimizer=sgd", "optimizer.learning_rate=2.0", "optimizer.schedule.name=constant")

@@ -143,7 +143,7 @@ def test_two_processes_draw_and_train_what_one_does(tmp_path: Path, engine: str,
 
 
 @pytest.mark.parametrize("engine", list(LIBRARIES))
-def test_several_processes_are_proven(tmp_path: Path, engine: str) -> None:
+def test_several_processes_are_verified(tmp_path: Path, engine: str) -> None:
     chosen = [one for one in TEXT if not one.startswith("task.sample")]
     several = [
         TWICE,
@@ -154,7 +154,7 @@ def test_several_processes_are_proven(tmp_path: Path, engine: str) -> None:
         "verify.steps=4",
     ]
     done = run(tmp_path / "here", "runner.verify", *chosen, f"engine={engine}", *several, engine=engine)
-    assert "proven: 4 steps" in done.stdout
+    assert "verified: 4 steps" in done.stdout
 
 
 def test_a_tokenizers_file_may_be_gone_but_not_another_when_its_run_is_evaluated(tmp_path: Path) -> None:

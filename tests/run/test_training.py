@@ -29,6 +29,7 @@ def last(folder: Path) -> Checkpoint:
     return Checkpoint(storage.place(held, storage.steps(held)[-1]))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_run_that_went_back_and_was_resumed_equals_one_at_the_lower_rate(tmp_path: Path, engine: str) -> None:
     chosen = ["mesh=batch2", "optimizer=sgd", f"engine={engine}"]
@@ -64,6 +65,7 @@ def build(keras, input_shape, num_classes):
 """
 
 
+@pytest.mark.wide(keep=["jax"])
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_path: Path, engine: str) -> None:
     (tmp_path / "soft.py").write_text(SOFTMAX)

@@ -147,7 +147,7 @@ def test_a_run_that_another_process_holds_stays(place: Path, capsys: pytest.Capt
     with runs.held("resume", runs.find("resume", "held", place)[0]):
         assert command(place, "clean", "keep=0", "yes=true") == 1
     assert there(place) == {folder.name}
-    assert "error: run held is left: run=held is refused: process" in capsys.readouterr().err
+    assert "error: run held is left: run=held: process" in capsys.readouterr().err
 
 
 def test_what_is_not_ours_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,16 +228,16 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["clean"], "clean is refused: nothing says which runs; set older=30d, keep=5"),
-        (["clean", "older=30"], "older=30 is refused: a number with m, h, d or w behind it; set older=30d"),
-        (["clean", "status=dead"], "status=dead is refused: any of finished, failed"),
-        (["clean", "keep=-1"], "keep=-1 is refused: how many runs"),
-        (["clean", "keep=2", "yes=maybe"], "yes=maybe is refused: true or false"),
-        (["cleen", "keep=2"], "cleen is refused: one of list, clean, keep, release; did you mean clean?"),
-        (["clean", "kep=2"], "kep is refused: no such word; flags are --help"),
-        (["--folders", "x"], "--folders is refused"),
-        (["keep"], "run=null is refused: which run; set run=latest"),
-        (["keep", "run=zz"], "run=zz is refused: no run has this id or name"),
+        (["clean"], "clean: nothing says which runs; set older=30d, keep=5"),
+        (["clean", "older=30"], "older=30: a number with m, h, d or w behind it; set older=30d"),
+        (["clean", "status=dead"], "status=dead: any of finished, failed"),
+        (["clean", "keep=-1"], "keep=-1: how many runs"),
+        (["clean", "keep=2", "yes=maybe"], "yes=maybe: true or false"),
+        (["cleen", "keep=2"], "cleen: one of list, clean, keep, release; did you mean clean?"),
+        (["clean", "kep=2"], "kep: no such word; flags are --help"),
+        (["--folders", "x"], "--folders:"),
+        (["keep"], "run=null: which run; set run=latest"),
+        (["keep", "run=zz"], "run=zz: no run has this id or name"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(

@@ -93,6 +93,7 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     assert "1 jobs: 1 skipped" in again.stdout
 
 
+@pytest.mark.campaign
 def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) -> None:
     rates = ["0.05", "0.04", "0.03", "1e30"]
     varied = [f"optimizer.learning_rate={','.join(rates)}", f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"]
@@ -142,6 +143,7 @@ def job_pid(launcher: int) -> int:
     return int(subprocess.run(["pgrep", "-nP", str(launcher)], capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.campaign
 def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2,batch4"]
     process = subprocess.Popen(
@@ -178,11 +180,12 @@ def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> N
 
 def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     done = sweep(tmp_path, "sweep.resume=latest", code=2)
-    assert done.stderr.startswith("error: sweep latest is refused: no such sweep in this store")
+    assert done.stderr.startswith("error: sweep latest: no such sweep in this store")
     done = sweep(tmp_path, "sweep.skip_finished=true", "tracking=none", code=2)
-    assert "sweep.skip_finished=True is refused" in done.stderr
+    assert "sweep.skip_finished=True:" in done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("launcher", ["submitit_local", "basic"])
 def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, launcher: str) -> None:
     """`basic` stands for the launchers that call Hydra's task function, as Ray's does in a process it uses again."""
@@ -200,6 +203,7 @@ def test_jobs_of_another_launcher_are_tracked_and_told_alike(tmp_path: Path, lau
     assert "trainer.on_nan=stop" in done.stdout
 
 
+@pytest.mark.campaign
 def test_ctrl_c_ends_the_jobs_of_a_cluster_cleanly(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     arguments = [sys.executable, "-m", "runner", "-m", *SHORT, "trainer.epochs=100000", "mesh=single,batch2"]

@@ -55,7 +55,7 @@ class Case:
 
     @property
     def task(self) -> Task:
-        """Returns the task, made anew."""
+        """Returns the task, made again."""
         return make_task(self.config, self.specs)
 
 

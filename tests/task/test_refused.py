@@ -1,4 +1,4 @@
-"""What a task refuses: from the config alone, and of the arrays of a dataset. Each is one line with its mend."""
+"""What a task refuses: from the config alone, and of the arrays of a dataset. Each is one line with its fix."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_users_function_that_fails_is_one_line(name: str, told: str) -> None:
     batch = {"y": np.zeros(2), WEIGHT: np.ones(2, np.float32)}
     with pytest.raises(ConfigError) as refused:
         custom(name).loss(namespace.of(np), np.zeros((2, 1), np.float32), batch)
-    assert str(refused.value).startswith(f"task._target_={OWN}.{name} is refused: {told}")
+    assert str(refused.value).startswith(f"task._target_={OWN}.{name}: {told}")
     assert "\n" not in str(refused.value)
 
 

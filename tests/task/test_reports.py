@@ -98,7 +98,7 @@ def test_one_error_in_a_thousand_is_seen_beside_the_diagonal(tmp_path: Path) -> 
             pixels = files.imread(path)[..., :3]
             orange = (pixels[..., 0] > 0.6) & (pixels[..., 0] - pixels[..., 2] > 0.4)
             drawn.append(int(orange.sum()))
-        assert drawn[0] == 0, "what is right has another colour"
+        assert drawn[0] == 0, "what is right has another color"
         assert drawn[1] > 100, classes
 
 

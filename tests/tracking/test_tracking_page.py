@@ -143,10 +143,10 @@ def test_the_columns_are_kept_once_in_the_experiment(opener: Any, uri: str) -> N
 
 
 def test_a_store_that_takes_no_tag_of_an_experiment_gives_no_key() -> None:
-    def refuse(*_words: object) -> None:
+    def invalid(*_words: object) -> None:
         raise PermissionError("no")
 
-    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(tags={}), set_experiment_tag=refuse)
+    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(tags={}), set_experiment_tag=invalid)
     store: Any = SimpleNamespace(client=client, experiment_id="1")
     assert view.save(store, "classification", ["eval/loss"]) is None
     assert view.saved(store, "classification") is None

@@ -1,4 +1,4 @@
-"""A store that can't be opened is one line: the URI, what is wrong, who holds it, the mend; no SQL, no HTML."""
+"""A store that can't be opened is one line: the URI, what is wrong, who holds it, the fix; no SQL, no HTML."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def test_a_damaged_file_is_said_to_be_one(uri: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "mend"),
+    ("version", "fix"),
     [("c48cb773bb87", "`mlflow db upgrade sqlite:///"), ("ffffffffffff", "a newer MLflow made its tables")],
 )
-def test_another_mlflows_tables_say_which_way(uri: str, tmp_path: Path, version: str, mend: str) -> None:
+def test_another_mlflows_tables_say_which_way(uri: str, tmp_path: Path, version: str, fix: str) -> None:
     path = sqlite_path(uri)
     assert path is not None
     shutil.copyfile(path, tmp_path / "other.db")
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("UPDATE alembic_version SET version_num = ?", (version,))
-    assert mend in said_of(f"sqlite:///{tmp_path}/other.db")
+    assert fix in said_of(f"sqlite:///{tmp_path}/other.db")
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -107,7 +107,7 @@ PAGE = b"<!doctype html><html>" + b"<p>nothing here</p>" * 200 + b"</html>"
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "mend"),
+    ("code", "body", "fix"),
     [
         (401, PAGE, "HTTP status 401; set MLFLOW_TRACKING_USERNAME"),
         (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}', "MLFLOW_TRACKING_TOKEN"),
@@ -121,12 +121,12 @@ PAGE = b"<!doctype html><html>" + b"<p>nothing here</p>" * 200 + b"</html>"
     ],
 )
 def test_a_server_that_is_none_of_mlflows_says_its_status(
-    address: str, monkeypatch: pytest.MonkeyPatch, code: int, body: bytes, mend: str
+    address: str, monkeypatch: pytest.MonkeyPatch, code: int, body: bytes, fix: str
 ) -> None:
     monkeypatch.setattr(Answer, "code", code)
     monkeypatch.setattr(Answer, "body", body)
     text = said_of(f"http://ann:secret@{address}")
-    assert mend in text
+    assert fix in text
     assert "secret" not in text
 
 

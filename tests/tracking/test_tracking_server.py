@@ -66,6 +66,7 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
     assert "the store is back" in said
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_next_start(
     opener, server, rows, tmp_path, capsys

@@ -124,7 +124,7 @@ def test_a_resumed_run_goes_on_and_keeps_its_first_params(opener, uri, rows):
 
 
 def test_resuming_a_run_that_is_not_there_is_one_line(opener, uri):
-    with pytest.raises(TrackingError, match=r"run 123abc.*mend that") as error:
+    with pytest.raises(TrackingError, match=r"run 123abc.*fix that") as error:
         opener(uri, resume_run_id="123abc")
     assert "\n" not in str(error.value)
 

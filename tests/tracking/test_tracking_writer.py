@@ -171,7 +171,7 @@ def test_points_do_not_wait_for_a_file_that_has_no_place(said):
     assert stored == _points(0, 30)
     assert writer.abandon() == [Tag("a", "b")]
     assert said == [
-        "the store is away (No space left on device); tags and files are kept and stored when that is mended"
+        "the store is away (No space left on device); tags and files are kept and stored when that is fixed"
     ]
 
 

@@ -68,7 +68,7 @@ OPTIONS_OF_GPT = {
         *("model.activation=swiglu", "model.key_value_heads=2"),
     ),
 }
-# A builder outside the package, of odd sizes, with convolution, pooling, normalisation and dropout.
+# A builder outside the package, of odd sizes, with convolution, pooling, normalization and dropout.
 USER_MODULE = """
 def build(keras, input_shape, num_classes, width: int = 22):
     layers = keras.layers

@@ -57,4 +57,4 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
     monkeypatch.setattr(check, "write_request", lambda *_: None)
     found = check.verify(config("jax", None), None, tmp_path)  # type: ignore[arg-type]
     assert asked == sides
-    assert (found.outcome == "differs") == differs
+    assert (found.outcome == "mismatch") == differs

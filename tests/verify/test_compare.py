@@ -226,9 +226,9 @@ def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> Non
     mesh["optimizer/m/d1/kernel"] *= 3
     mesh["loss"][1] += 0.1
     found = report(mesh)
-    assert found.outcome == "differs"
+    assert found.outcome == "mismatch"
     assert found.named[0] == "d1/kernel"
-    assert "differs: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.verdict()
+    assert "mismatch: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.verdict()
     assert "optimizer/m/d1/kernel (" in found.verdict()
     assert "loss (" in found.verdict()
     assert found.verdict().endswith("3 of 7 comparisons failed")
@@ -238,8 +238,8 @@ def test_the_json_is_plain_and_holds_every_figure() -> None:
     mesh = run()
     mesh["initial/bn/mean"][0] = 1
     content = json.loads(json.dumps(report(mesh).content({"a": 1}), allow_nan=False))
-    assert (content["verdict"], content["verified"]) == ("differs", False)
-    assert content["line"].startswith("differs: ")
+    assert (content["verdict"], content["verified"]) == ("mismatch", False)
+    assert content["line"].startswith("mismatch: ")
     assert content["first"] == "initial/bn/mean"
     assert content["config_sha256"] == config_hash({"a": 1})
     assert [check["passed"] for check in content["checks"]].count(False) == 1

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 VIT = ["model=vit", "model.patch=4", "model.depth=1", "model.dim=32", "model.mlp=64", "model.dropout=0.1"]
 
 
+@pytest.mark.wide(keep=["mlp"])
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -25,7 +26,7 @@ VIT = ["model=vit", "model.patch=4", "model.depth=1", "model.dim=32", "model.mlp
 def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: list[str]) -> None:
     done = command(tmp_path, "engine=jax", "verify.steps=3", "tracking=none", *overrides)
     content = result(tmp_path)
-    assert f"proven: 3 steps on {content['mesh']} equal one device" in done.stdout
+    assert f"verified: 3 steps on {content['mesh']} equal one device" in done.stdout
     assert {check["kind"] for check in content["checks"]} >= {"initial", "loss", "gradient", "parameter", "slot"}
     assert max(float(check["ratio"]) for check in content["checks"]) < 0.25, "far from the tolerances"
 
@@ -33,9 +34,10 @@ def test_the_mesh_equals_plain_keras_on_one_device(tmp_path: Path, overrides: li
 BFLOAT16 = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "verify.steps=3", "tracking=none"]
 
 
+@pytest.mark.campaign
 def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path) -> None:
     done = command(tmp_path, *BFLOAT16)
-    assert "proven: 3 steps" in done.stdout
+    assert "verified: 3 steps" in done.stdout
     assert "and half a bfloat16 ulp" in " ".join(done.stdout.split())
     command(tmp_path, *BFLOAT16, module="tests.verify.broken", code=1, BREAK="larger_gradient")
     failed = failures(tmp_path)
@@ -48,12 +50,13 @@ def test_bfloat16_is_held_against_bfloat16_on_one_device_and_a_wrong_gradient_is
 def test_each_state_is_held_against_one_device_and_a_wrong_gradient_is_seen(tmp_path: Path, state: str) -> None:
     chosen = [*BFLOAT16, f"engine.state={state}", "layout=fsdp", "optimizer.ema.decay=0.9"]
     done = command(tmp_path, *chosen)
-    assert "proven: 3 steps" in done.stdout
+    assert "verified: 3 steps" in done.stdout
     assert ("kept in bfloat16" in " ".join(done.stdout.split())) == (state == "bfloat16")
     command(tmp_path, *chosen, module="tests.verify.broken", code=1, BREAK="larger_gradient")
     assert {"gradient/d2/kernel", "point0/gradient/d2/kernel"} <= set(failures(tmp_path))
 
 
+@pytest.mark.campaign
 def test_in_parts_and_with_averages_the_mesh_equals_one_device(tmp_path: Path) -> None:
     chosen = ["trainer.accumulate_steps=2", "optimizer.ema.decay=0.9", "dataset.remainder=pad", "mesh=batch2"]
     command(tmp_path, "engine=jax", "verify.steps=23", "tracking=none", *chosen)  # the last step is padded
@@ -62,6 +65,7 @@ def test_in_parts_and_with_averages_the_mesh_equals_one_device(tmp_path: Path) -
     assert max(float(check["ratio"]) for check in checks) < 0.25, "far from the tolerances"
 
 
+@pytest.mark.campaign
 def test_it_verifies_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
     chosen = ["engine=jax", "mesh=batch2", "model.hidden=[16]", "verify.steps=2", "tracking=none"]
     done = command(tmp_path, *chosen, module="tests.verify.blocked", BLOCKED="tensorflow,tf_keras,mlflow")
@@ -70,6 +74,7 @@ def test_it_verifies_where_tensorflow_is_not_installed(tmp_path: Path) -> None:
         assert (tmp_path / "run" / f"verify-{side}.log").read_text().endswith("loaded: jax,keras\n")
 
 
+@pytest.mark.campaign
 def test_a_side_loads_no_tensorflow_where_it_is_installed(tmp_path: Path) -> None:
     chosen = ["engine=jax", "mesh=batch2", "model.hidden=[16]", "verify.steps=1", "tracking=none"]
     command(tmp_path, *chosen, module="tests.verify.blocked", BLOCKED="-")

@@ -91,7 +91,7 @@ def judged(given: Arrays, factor: dict[str, float] | None = None, exact: float |
 
 def test_gradients_that_agree_are_proven_and_each_variable_says_what_would_be_seen() -> None:
     found = judged(gradients())
-    assert outcome_of(found) == "proven"
+    assert outcome_of(found) == "verified"
     assert all(each.sharp and each.resolution < 1e-3 for each in sharpness(found))
 
 
@@ -99,7 +99,7 @@ def test_gradients_that_agree_are_proven_and_each_variable_says_what_would_be_se
 @pytest.mark.parametrize("path", ["conv/kernel", "conv/bias", "token/table"])
 def test_a_scaled_gradient_differs_by_name(path: str, factor: float) -> None:
     found = judged(gradients(), {path: factor})
-    assert outcome_of(found) == "differs"
+    assert outcome_of(found) == "mismatch"
     failed = [check for check in found if not check.passed]
     assert {check.variable for check in failed} == {path}
     assert min(failed, key=lambda check: check.step).kind == "point"
@@ -118,17 +118,17 @@ def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
     assert (found.name, found.rank) == (path, "size")
 
 
-def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_proven() -> None:
+def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_verified() -> None:
     given = gradients()
     given["conv/bias"] = (given["conv/bias"] * 1e-8).astype(np.float32)
     known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=1e-17))}
     assert known["conv/bias"].zero
     assert not known["conv/bias"].sharp
-    assert known["conv/bias"].proven
+    assert known["conv/bias"].verified
     # Float64 knows no such model, finds the same (a gradient, and too small to be seen), or that no gradient arrives.
     for exact in (None, 1e-8, 0.0):
         known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=exact))}
-        assert not known["conv/bias"].proven
+        assert not known["conv/bias"].verified
     larger = judged(given, {"conv/bias": 1e5})  # beyond what rounding leaves of terms like the kernel's
     assert "conv/bias" in {check.variable for check in larger if not check.passed}
 
@@ -138,11 +138,11 @@ def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
     held = spread(a_run(given), twins)
     found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.08}), NOISE)
-    assert outcome_of(found) == "not proven"
+    assert outcome_of(found) == "inconclusive"
     report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
     assert report.named == ("conv/bias",)
     assert "not sharp: conv/bias (rounding hides errors of its gradient" in report.verdict()
-    (blunt,) = [each for each in report.variables if not each.proven]
+    (blunt,) = [each for each in report.variables if not each.verified]
     assert blunt.resolution > SHARP
 
 
@@ -152,12 +152,12 @@ def test_what_rounding_may_hide_is_proven_where_both_sides_are_near_and_only_the
     twins = [a_run(given, {"conv/bias": share}) for share in (-1.5, 2.0, 4.0)]
     held = spread(a_run(given), twins)
     near = compare(a_run(given), held, a_run(given, {"conv/bias": 1.0001}), NOISE)
-    assert outcome_of(near) == "proven"
+    assert outcome_of(near) == "verified"
     known = {each.variable: each for each in sharpness(near)}
     assert NEAR < known["conv/bias"].resolution < 1.1 * NEAR
     off = compare(a_run(given), held, a_run(given, {"conv/bias": factor}), NOISE)
     assert all(check.passed for check in off)
-    assert outcome_of(off) == "not proven"
+    assert outcome_of(off) == "inconclusive"
 
 
 def test_a_gradient_that_never_arrives_proves_nothing() -> None:
@@ -165,7 +165,7 @@ def test_a_gradient_that_never_arrives_proves_nothing() -> None:
     given["token/table"][:] = 0
     known = {each.variable: each for each in sharpness(judged(given))}
     assert known["token/table"].why == "its gradient is 0 at every generic point"
-    assert outcome_of(judged(given)) == "not proven"
+    assert outcome_of(judged(given)) == "inconclusive"
 
 
 def still(run: Arrays, path: str) -> Arrays:
@@ -173,7 +173,7 @@ def still(run: Arrays, path: str) -> Arrays:
     return run | {f"point0/end/{path}": run[f"point0/start/{path}"], f"final/{path}": run[f"initial/{path}"]}
 
 
-def test_what_no_step_moves_is_not_proven() -> None:
+def test_what_no_step_moves_is_not_verified() -> None:
     reference = still(a_run(gradients()), "conv/kernel")
     twins = [still(a_run(gradients(), noise=NOISE, seed=seed), "conv/kernel") for seed in (1, 2, 3)]
     found = compare(reference, spread(reference, twins), reference, NOISE)
@@ -189,13 +189,13 @@ def test_a_frozen_weight_is_equal_and_may_not_move() -> None:
 
     reference = frozen(a_run(gradients()))
     twins = [frozen(a_run(gradients(), noise=NOISE, seed=seed)) for seed in (1, 2, 3)]
-    assert outcome_of(compare(reference, spread(reference, twins), reference, NOISE)) == "proven"
+    assert outcome_of(compare(reference, spread(reference, twins), reference, NOISE)) == "verified"
     mesh = reference | {"point0/end/conv/kernel": reference["point0/end/conv/kernel"] * np.float32(1 + 0.3 * NOISE)}
     (found,) = [check for check in compare(reference, spread(reference, twins), mesh, NOISE) if not check.passed]
     assert (found.name, found.kind) == ("point0/end/conv/kernel", "update")
 
 
-def test_without_a_point_nothing_is_proven() -> None:
+def test_without_a_point_nothing_is_verified() -> None:
     given = gradients()
     bare = {key: value for key, value in a_run(given).items() if not points.is_of_point(key)}
-    assert outcome_of(compare(bare, spread(bare, [bare]), bare, NOISE)) == "not proven"
+    assert outcome_of(compare(bare, spread(bare, [bare]), bare, NOISE)) == "inconclusive"

@@ -17,7 +17,7 @@ from runner.data.cut import Whole
 from runner.data.encode import Column, Words, check_lengths, cleaned, encode, shown
 from runner.data.sources import parsed
 from runner.data.sources.parsed import Parsed
-from runner.errors import ConfigError, DataError, did_you_mean, refuse
+from runner.errors import ConfigError, DataError, did_you_mean, invalid
 
 _OTHER_NAMES = {"val": "validation", "valid": "validation"}
 
@@ -96,11 +96,11 @@ def _parsed(files: dict[str, list[Path]], config: DatasetConfig, encoding: Encod
 
 def _refuse_feature(name: str, files: dict[str, list[Path]]) -> ConfigError:
     there = list(dict.fromkeys(one for group in files.values() for file in group for one in tables.names(file)))
-    return refuse(
+    return invalid(
         "dataset.features",
         name,
-        allowed=f"the columns there are {shown(there)}",
-        mend=did_you_mean(name, there, f"write dataset.features=[{','.join(there[:2])}]"),
+        problem=f"the columns there are {shown(there)}",
+        fix=did_you_mean(name, there, f"write dataset.features=[{','.join(there[:2])}]"),
     )
 
 

@@ -19,7 +19,7 @@ from runner.data.base import Array, ArraySpec, DataSource, Encoding, Rows, in_or
 from runner.data.cut import Whole
 from runner.data.digest import digest
 from runner.data.encode import Column, as_column, by_name, check_lengths, described, encode, numbers, shown, spec
-from runner.errors import ConfigError, DataError, refuse, told
+from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import definition
 
 _KEY = "dataset._target_"
@@ -112,8 +112,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     returned = _called(config)
     splits = _splits(returned)
     if splits is None:
-        raise refuse(
-            _KEY, config.target, allowed=f"what returns {_FORMS}, not {_told_kind(returned)}", mend="return that"
+        raise invalid(
+            _KEY, config.target, problem=f"what returns {_FORMS}, not {_told_kind(returned)}", fix="return that"
         )
     where = {name: f"{config.target}, split {name}" if len(splits) > 1 else config.target for name in splits}
     tables = {name: _table(content, where[name]) for name, content in splits.items()}
@@ -146,16 +146,16 @@ def _called(config: DatasetConfig) -> object:
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # whatever a user's module raises at import
-        mend = "mend that module"
-        raise refuse(_KEY, config.target, allowed=f"it does not import ({told(error)})", mend=mend) from error
+        fix = "fix that module"
+        raise invalid(_KEY, config.target, problem=f"it does not import ({describe(error)})", fix=fix) from error
     if not callable(found):
-        raise refuse(_KEY, config.target, allowed=f"{name} is not callable", mend="name a function or a class")
+        raise invalid(_KEY, config.target, problem=f"{name} is not callable", fix="name a function or a class")
     try:
         return found(**config.options)
     except (ConfigError, DataError):
         raise
     except Exception as error:  # whatever a user's code raises
-        raise DataError(f"{_KEY}={config.target} failed: {told(error)}") from error
+        raise DataError(f"{_KEY}={config.target} failed: {describe(error)}") from error
 
 
 def _is_array(value: object) -> bool:
@@ -209,7 +209,7 @@ def _as_array(value: object, where: str) -> Array:
     try:
         array = np.asarray(value)
     except Exception as error:  # as a ragged list
-        raise DataError(f"{where}: no array can be made of it ({told(error)})") from error
+        raise DataError(f"{where}: no array can be made of it ({describe(error)})") from error
     words = array.dtype == object and all(isinstance(one, str) for one in array.flat)  # as a column of pandas
     return array.astype(np.str_) if words else array
 
@@ -218,7 +218,7 @@ def _examples(held: Indexed, where: str) -> Examples:
     try:
         size = len(held)
     except Exception as error:  # as of a stream, which has no length
-        raise DataError(f"{where}: it has no length ({told(error)}); examples are read in any order") from error
+        raise DataError(f"{where}: it has no length ({describe(error)}); examples are read in any order") from error
     if size < 1:
         raise DataError(f"{where} has no examples")
     first = _example(held, 0, where)
@@ -232,7 +232,7 @@ def _example(held: Indexed, row: int, where: str) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as error:  # whatever a user's code raises
-        raise DataError(f"{where}: example {row} failed: {told(error)}") from error
+        raise DataError(f"{where}: example {row} failed: {describe(error)}") from error
     named = _named(returned, f"{where}: example {row}")
     return {name: _value(value, f"{where}: example {row}, {name}") for name, value in named.items()}
 

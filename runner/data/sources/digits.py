@@ -14,7 +14,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data.base import Array, ArraySource, ArraySpec, Encoding
 from runner.data.cut import Whole
 from runner.data.digest import digest
-from runner.errors import DataError, refuse
+from runner.errors import DataError, invalid
 
 _SEED = 0
 _TRAIN = 1437
@@ -88,9 +88,9 @@ def _check_size(image_size: Sequence[int], examples: int) -> None:
     """Refuses a size at which the images would not fit into memory, where they are made whole."""
     most = math.isqrt(_MOST_BYTES // examples)
     if math.prod(image_size) > most * most:
-        raise refuse(
+        raise invalid(
             "dataset.image_size",
             list(image_size),
-            allowed=f"at most {most} by {most}, by which the {examples:,} digits take 4 GiB",
-            mend="set dataset.image_size=[64,64]",
+            problem=f"at most {most} by {most}, by which the {examples:,} digits take 4 GiB",
+            fix="set dataset.image_size=[64,64]",
         )

@@ -25,7 +25,7 @@ from runner.data.augment import sizing
 from runner.data.base import SPLITS, Array, ArraySpec, Encoding, Rows, stacked
 from runner.data.cut import Whole
 from runner.data.sources.image_scan import SUFFIXES, Scanned, scan
-from runner.errors import DataError, refuse
+from runner.errors import DataError, invalid
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
     if not good:
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, as {next(iter(broken))}")
     size = _size(config, good)
-    channels = config.channels or (1 if all(one.grey for one in good) else 3)
+    channels = config.channels or (1 if all(one.gray for one in good) else 3)
     specs = {
         "image": ArraySpec((*size, channels), "uint8", ("height", "width", "channel")),
         "label": ArraySpec((), "int32", names=tuple(classes)),
@@ -174,11 +174,11 @@ def _list(folder: Path, root: Path) -> list[tuple[str, str]]:
         if kind.is_dir() and not kind.name.startswith("."):
             found += ((file, kind.name) for file in _below(str(kind), kind.relative_to(root).as_posix()))
     if not found:
-        raise refuse(
+        raise invalid(
             "dataset.path",
             folder,
-            allowed=f"a folder of a folder a class, with files of {', '.join(SUFFIXES)} in it",
-            mend="put the images of each class into a folder of its name",
+            problem=f"a folder of a folder a class, with files of {', '.join(SUFFIXES)} in it",
+            fix="put the images of each class into a folder of its name",
         )
     return found
 
@@ -208,18 +208,18 @@ def _below(folder: str, name: str) -> Iterator[str]:
 def _check_classes(config: DatasetConfig, names: Sequence[str], classes: Sequence[str]) -> None:
     unknown = [name for name in names if name not in classes]
     if unknown:
-        raise refuse(
+        raise invalid(
             "dataset.path",
             config.path,
-            allowed=f"the run's classes are {', '.join(classes)}, and there is a folder {unknown[0]}",
-            mend="take out the folders of other classes",
+            problem=f"the run's classes are {', '.join(classes)}, and there is a folder {unknown[0]}",
+            fix="take out the folders of other classes",
         )
     if len(classes) < 2:
-        raise refuse(
+        raise invalid(
             "dataset.path",
             config.path,
-            allowed=f"at least 2 classes, and there is one folder, {classes[0]}, with images",
-            mend="put the images of each class into a folder of its name",
+            problem=f"at least 2 classes, and there is one folder, {classes[0]}, with images",
+            fix="put the images of each class into a folder of its name",
         )
 
 
@@ -233,11 +233,11 @@ def _size(config: DatasetConfig, good: Sequence[Scanned]) -> tuple[int, int]:
             [min(size[dim] for size in sizes) for dim in (0, 1)],
             [max(size[dim] for size in sizes) for dim in (0, 1)],
         )
-        raise refuse(
+        raise invalid(
             "dataset.image_size",
             None,
-            allowed=f"the images are of {len(sizes):,} sizes, from {low} to {high} high and {narrow} to {wide} wide",
-            mend="set dataset.image_size=[224,224], or dataset.augment=[{name: random_resized_crop, size: [224,224]}]",
+            problem=f"the images are of {len(sizes):,} sizes, from {low} to {high} high and {narrow} to {wide} wide",
+            fix="set dataset.image_size=[224,224], or dataset.augment=[{name: random_resized_crop, size: [224,224]}]",
         )
     return sizes[0]
 
@@ -247,7 +247,7 @@ def _tell_broken(config: DatasetConfig, root: Path, broken: Mapping[str, str]) -
     if not config.skip_broken:
         more = f", and {len(broken) - 1:,} more can't" if len(broken) > 1 else ""
         raise DataError(
-            f"{root / first} can't be read ({broken[first]}){more}; mend or remove it, or set dataset.skip_broken=true"
+            f"{root / first} can't be read ({broken[first]}){more}; fix or remove it, or set dataset.skip_broken=true"
         )
     shown = ", ".join(list(broken)[:_SHOWN]) + (", ..." if len(broken) > _SHOWN else "")
     logger.warning("%s: %s files that can't be decoded are left out: %s", root, f"{len(broken):,}", shown)

@@ -36,7 +36,7 @@ class Scanned:
       sha256: of its content, as hex.
       height: of the image, as it is shown; 0 where it can't be read.
       width: likewise.
-      grey: whether it has no colours.
+      gray: whether it has no colors.
       decoded: whether decoding it was tried.
       broken: why it can't be read; empty where it can, as far as it was tried.
     """
@@ -46,7 +46,7 @@ class Scanned:
     sha256: str
     height: int
     width: int
-    grey: bool
+    gray: bool
     decoded: bool
     broken: str
 
@@ -102,7 +102,7 @@ def _look(data: bytes, changed: int, *, decode: bool) -> Scanned:
             images.decode(data, 3)
     except ValueError as error:
         broken = str(error)
-    return Scanned(len(data), changed, digest, header.height, header.width, header.grey, decode, broken)
+    return Scanned(len(data), changed, digest, header.height, header.width, header.gray, decode, broken)
 
 
 def _memory(root: Path) -> Path:

@@ -28,7 +28,7 @@ _ALTERNATIVES = {
     "ExtractImagePatches": f"keras.layers.Reshape and Permute, or {_BY_JAX}",
     "SpaceToDepth": "keras.layers.Reshape and Permute",
     "DepthToSpace": "keras.layers.Reshape and Permute",
-    "LRN": f"a normalisation written out with tf.reduce_mean, or {_BY_JAX}",
+    "LRN": f"a normalization written out with tf.reduce_mean, or {_BY_JAX}",
     "Reshape": "a layout that leaves the merged or split dims whole",
     "Einsum": "a layout that splits each letter of the equation over one axis",
     "MatMul": "a layout that splits the two factors' common dim alike, or not at all",
@@ -50,13 +50,13 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     kind = _operation(text)
     place = _layer(kind, operations, layers)
     reason = _reason(text)
-    mend = next(
+    fix = next(
         (say for key, say in _ALTERNATIVES.items() if key in kind), f"layout=replicated, mesh=single, or {_BY_JAX}"
     )
     where = f" in layer {place}" if place else ""
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is split "
-        f"({reason}); use {mend}"
+        f"({reason}); use {fix}"
     )
 
 
@@ -70,7 +70,7 @@ def trace_error(error: Exception, target: str) -> ConfigError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     said = lines[-1] if "in user code" in lines[0] else " ".join(lines)
     kind = "" if "in user code" in lines[0] else f"{type(error).__name__}: "
-    return ConfigError(f"model._target_={target} is refused: a training step of the model raised {kind}{said[:400]}")
+    return ConfigError(f"model._target_={target}: a training step of the model raised {kind}{said[:400]}")
 
 
 def is_compile_error(text: str) -> bool:

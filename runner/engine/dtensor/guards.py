@@ -33,7 +33,7 @@ def check_order(graph: tf.Graph, names: Mapping[int, str]) -> None:
         if id(resource) in written:
             what = "reads" if operation.type == "ReadVariableOp" else "writes again"
             raise EngineError(
-                f"engine.combine_all_reduces=true is refused: the training step {what} variable "
+                f"engine.combine_all_reduces=true: the training step {what} variable "
                 f"{_variable_name(graph, resource, names)} after writing it, and DTensor's all-reduce combiner does "
                 "not keep that order; set engine.combine_all_reduces=false"
             )
@@ -81,15 +81,14 @@ def check_indexing(graph: tf.Graph) -> None:
             if not operation.outputs[0].consumers():
                 continue
             what = "takes an element by its number, as x[:, 0]"
-            mend = "tf.gather(x, 0, axis=1), or tf.unstack"
+            fix = "tf.gather(x, 0, axis=1), or tf.unstack"
         elif operation.get_attr("new_axis_mask"):
             what = "adds a dim by indexing, as x[:, None]"
-            mend = "tf.expand_dims(x, 1)"
+            fix = "tf.expand_dims(x, 1)"
         else:
             continue
         raise ConfigError(
-            f"model._target_ is refused: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; "
-            f"write {mend}"
+            f"model._target_: operation {operation.name} {what}, which DTensor computes wrongly on a mesh; write {fix}"
         )
 
 
@@ -107,6 +106,6 @@ def check_resources(graph: tf.Graph, names: Mapping[int, str]) -> None:
         for resource in operation.inputs:
             if resource.dtype == tf.resource and _variable_name(graph, resource, names) == _UNKNOWN:
                 raise ConfigError(
-                    f"model._target_ is refused: operation {operation.name} uses a variable or table that is none of "
+                    f"model._target_: operation {operation.name} uses a variable or table that is none of "
                     "the model's weights, which lies on no mesh; make it by the layer's add_weight, or set engine=jax"
                 )

@@ -3,7 +3,7 @@
 Builders use tf_keras as it is. `adopt` gives the layers of one model, those of a user's subclasses too, classes whose
 calls lay their inputs as DTensor can compute with them: whole images before a convolution, a product's two sides
 split alike, nothing split where tensors are joined. Arguments, variables and arithmetic stay tf_keras's own; but for
-layer normalisation, whose fused form would merge split dims. What has no rule in DTensor at all is in `.operations`.
+layer normalization, whose fused form would merge split dims. What has no rule in DTensor at all is in `.operations`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _ByBatch:
 
 
 class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[misc]
-    """Layer normalisation by plain reductions."""
+    """Layer normalization by plain reductions."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns inputs of mean 0 and variance 1 along the axes, scaled and shifted."""

@@ -13,7 +13,7 @@ from runner.engine.accelerated import INSTALLS
 from runner.engine.dtensor import processes
 from runner.engine.dtensor.arrays import layout_of
 from runner.engine.dtensor.environment import merge_all_reduces
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.host import cores
 from runner.layout import mesh
 from runner.model.scope import Spec
@@ -43,11 +43,11 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
         tf.config.set_logical_device_configuration(physical[0], logical)
         tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores.available() // count))
     elif len(physical) < count:
-        raise refuse(
+        raise invalid(
             "mesh.device",
             config.device,
-            allowed=f"TensorFlow sees {len(physical)} of kind {config.device}, {count} are asked for",
-            mend=f"{INSTALLS['tensorflow', 'gpu']} and see what its log says of the driver, or set mesh.device=cpu",
+            problem=f"TensorFlow sees {len(physical)} of kind {config.device}, {count} are asked for",
+            fix=f"{INSTALLS['tensorflow', 'gpu']} and see what its log says of the driver, or set mesh.device=cpu",
         )
     elif team.count > 1:
         tf.config.set_visible_devices(physical[:count], kind)  # a mesh of several processes takes all that are seen

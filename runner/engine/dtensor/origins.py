@@ -84,7 +84,7 @@ class Origins:
         paths = [path for path in self._layers[layer] if phase != "backward" or path in self._trainable]
         exact = [path for path in paths if _no_ones(member.shape) in self._shapes(path, used)]
         fits = exact or [path for path in paths if self._is_part(member.shape, path)]
-        # Layer normalisation's two vectors have one shape: the operation tells them apart, else the order.
+        # Layer normalization's two vectors have one shape: the operation tells them apart, else the order.
         shifts = bool(re.search(r"bias|/add|/sub", member.name, re.IGNORECASE))
         fits.sort(key=lambda path: path.endswith(("bias", "beta")) != shifts)
         for path in fits:

@@ -33,7 +33,7 @@ def unpack(packing: Packing, vector: tf.Tensor) -> list[tf.Tensor]:
 
 
 def summed(packing: Packing, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the vector (N,) of gradients, computed anew from what each is the sum of where devices share it.
+    """Returns the vector (N,) of gradients, computed again from what each is the sum of where devices share it.
 
     Raises:
       NotPacked: one is something else than a sum over the rows of a matrix.

@@ -28,12 +28,12 @@ def connect(team: Team, kind: str) -> None:
         return
     _connected.append(True)
     host = f"[{team.address}]" if ":" in team.address else team.address
-    jobs = team.every("DTensor's clients", f"{host}:{free_port(team.address)}")
+    jobs = team.all_gather("DTensor's clients", f"{host}:{free_port(team.address)}")
     os.environ["DTENSOR_JOB_NAME"] = "worker"
     os.environ["DTENSOR_CLIENT_ID"] = str(team.index)
     os.environ["DTENSOR_JOBS"] = ",".join(jobs)
     dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)
-    team.every("DTensor's servers", True)  # none is asked before it answers
+    team.all_gather("DTensor's servers", True)  # none is asked before it answers
 
 
 def is_here(mesh: dtensor.Mesh) -> bool:

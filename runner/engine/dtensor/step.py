@@ -34,7 +34,7 @@ from runner.task.base import LOSS, DataSpec, Outputs
 
 Batch = Mapping[str, tf.Tensor]
 # Where the batches' example counts begin among a call's numbers. DTensor compiles an input of less than 20 elements in
-# as a constant, and compiles all anew when its value changes.
+# as a constant, and compiles all again when its value changes.
 COUNTS = 32
 # Letters alone: DTensor numbers the functions that it makes of loops, and reads a digit at the end as such a number.
 _loop_names = ("train_steps_" + "".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=3))
@@ -279,7 +279,7 @@ class Steps:
         for path, gradient in zip(self._state.trainable, gradients, strict=True):
             if gradient is None:
                 raise ConfigError(
-                    f"model._target_={self._config.model.target} is refused: the loss does not depend on trainable "
+                    f"model._target_={self._config.model.target}: the loss does not depend on trainable "
                     f"variable {path}; use it or make it trainable=False"
                 )
         return gradients, loss_b, outputs, tf.add_n(added) if added else tf.constant(0.0)
@@ -289,7 +289,7 @@ class Steps:
         shapes = [list(loss.shape) for loss in losses if loss.shape.rank]
         if shapes:
             raise ConfigError(
-                f"model._target_={self._config.model.target} is refused: a layer adds a loss of shape {shapes[0]}, "
+                f"model._target_={self._config.model.target}: a layer adds a loss of shape {shapes[0]}, "
                 "and tf_keras takes one number; add its tf.reduce_mean or tf.reduce_sum"
             )
 

@@ -146,7 +146,7 @@ class Update:
     def _accumulated(
         self, gradients: Sequence[tf.Tensor], index: tf.Tensor
     ) -> list[tuple[dtensor.DVariable, tf.Tensor]]:
-        """Returns each sum's variable and its new value; the first micro-batch of a step begins it anew."""
+        """Returns each sum's variable and its new value; the first micro-batch of a step begins it again."""
         sums = [self._state.grad_accum[path] for path in self._state.trainable]
         before = [each.read_value() for each in sums]
         begun = [_chosen(index > 0.0, value, tf.zeros_like(value)) for value in before]

@@ -7,7 +7,7 @@ such a variable gets it gathered, by one all-gather, and its gradient comes back
 `lent`: a tensor in place of the variable, while a step is traced that carries its weights (see `.packing` here).
 
 `deferred`: what was assigned while a step is traced, which is written at its end, once a variable: a layer may set its
-own weights, as spectral normalisation does, or be called twice and follow statistics, and DTensor's all-reduce
+own weights, as spectral normalization does, or be called twice and follow statistics, and DTensor's all-reduce
 combiner does not keep the order of reads and writes.
 
 All give a variable another class; see `.private` for what of TensorFlow's that leans on.

@@ -215,13 +215,13 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
     for layer in private.all_layers(model):
         if isinstance(layer, _IN_TENSORFLOW):
             raise ConfigError(
-                f"model._target_={config.model.target} is refused: layer {layer.name} ({type(layer).__name__}) is one "
+                f"model._target_={config.model.target}: layer {layer.name} ({type(layer).__name__}) is one "
                 "of those that run in TensorFlow alone, also in Keras 3 on JAX; leave it out of the model and make "
                 "what it gives part of the dataset"
             )
         if isinstance(layer, keras.layers.AugMix):
             raise ConfigError(
-                f"model._target_={config.model.target} is refused: layer {layer.name} (AugMix) chooses by Python's "
+                f"model._target_={config.model.target}: layer {layer.name} (AugMix) chooses by Python's "
                 "own random numbers, once when a step is compiled, so that no seed repeats it; use RandAugment, or "
                 "dataset.augment"
             )
@@ -230,7 +230,7 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
             and layer.trainable
             and config.dataset.remainder == "pad"
         ):
-            raise padding.refuse(f"the batch statistics of layer {layer.name}")
+            raise padding.invalid(f"the batch statistics of layer {layer.name}")
 
 
 def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, tuple[int | None, ...]]:
@@ -248,7 +248,7 @@ def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dic
     except Exception as error:  # whatever a user's layers raise
         taken = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
-            f"model._target_={config.model.target} is refused: called with {taken}, the model raised {reason(error)}"
+            f"model._target_={config.model.target}: called with {taken}, the model raised {reason(error)}"
         ) from error
     if isinstance(found, Mapping) and all(hasattr(output, "shape") for output in found.values()):
         return {str(name): tuple(output.shape) for name, output in found.items()}

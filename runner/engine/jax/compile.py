@@ -87,7 +87,7 @@ def choose(
         raise
     except Exception as error:  # whatever a user's layers raise
         raise ConfigError(
-            f"model._target_={config.model.target} is refused: a training step of the model raised {reason(error)}"
+            f"model._target_={config.model.target}: a training step of the model raised {reason(error)}"
         ) from error
     _, is_read = private.without_unused(traced.jaxpr)
     unused = [path for path, each in zip(trainable, is_read, strict=False) if not each]
@@ -95,7 +95,7 @@ def choose(
         left = "|".join(map(re.escape, unused))
         more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
         raise ConfigError(
-            f"model._target_={config.model.target} is refused: the loss does not depend on trainable variable "
+            f"model._target_={config.model.target}: the loss does not depend on trainable variable "
             f"{', '.join(unused[:4])}{more}; use it, make it trainable=False, or leave it out of what is trained: "
             f"++model.trainable=\"['(?!({left})$).*']\""
         )

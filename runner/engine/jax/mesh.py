@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
 from runner.engine.jax import private, processes
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.layout.mesh import device_kind, size
 from runner.processes.team import current
 
@@ -43,11 +43,11 @@ def configure(config: MeshConfig) -> Mesh:
     of = [[one for one in devices if one.process_index == index] for index in range(team.count)]
     devices = [one for found in of for one in found[:own]]
     if len(devices) < count:
-        raise refuse(
+        raise invalid(
             "mesh.device",
             kind,
-            allowed=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
-            mend=f"{INSTALLS['jax', kind]} and see what its log says of the driver, or set mesh.device=cpu",
+            problem=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
+            fix=f"{INSTALLS['jax', kind]} and see what its log says of the driver, or set mesh.device=cpu",
         )
     # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
     return Mesh(np.array(devices).reshape(list(config.axes.values())), tuple(config.axes))

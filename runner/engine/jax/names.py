@@ -45,7 +45,7 @@ class Names:
         for variable in model.weights:
             path = paths[id(variable)]
             if path in self.variables:
-                raise ConfigError(f"model._target_ is refused: two variables are named {path}; name layers apart")
+                raise ConfigError(f"model._target_: two variables are named {path}; name layers apart")
             self.variables[path] = variable
 
     def _take_own(self, model: keras.Model) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.engine.jax import private
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.layout.axes import batch_axis
 from runner.layout.rules import misfits
 
@@ -64,4 +64,4 @@ def _size(axes: Mapping[str, int]) -> int:
 
 
 def _refused(why: str) -> ConfigError:
-    return refuse(_KEY, "true", allowed=why, mend="set layout=megatron or layout=auto, which know it by its structure")
+    return invalid(_KEY, "true", problem=why, fix="set layout=megatron or layout=auto, which know it by its structure")

@@ -1,8 +1,8 @@
 """What type a state's arrays have, by `engine.state`: weights and slots in float32, in bfloat16, or float32 masters.
 
 - `float32`: all of it; layers that compute in bfloat16 round what they read, as under Keras's policy `mixed_bfloat16`.
-- `master`: trained weights and slots are float32, and the model sees copies of the weights in bfloat16, made anew each
-  step where the weights lie, before anything is gathered (Micikevicius et al., Mixed Precision Training,
+- `master`: trained weights and slots are float32, and the model sees copies of the weights in bfloat16, made again
+  each step where the weights lie, before anything is gathered (Micikevicius et al., Mixed Precision Training,
   arXiv:1710.03740). A copy is a function of its weight, so no state holds it.
 - `bfloat16`: weights and slots, as under Keras's policy `bfloat16`. An update computes in float32 and rounds once.
 

@@ -73,7 +73,7 @@ def is_functional(layer: object) -> bool:
 
 
 def reset_layer_names() -> None:
-    """Begins the numbers of unnamed layers anew, so that every build of a model gives the same paths.
+    """Begins the numbers of unnamed layers again, so that every build of a model gives the same paths.
 
     `keras.utils.clear_session` does it too, and throws away the state of models that live.
     """
@@ -114,7 +114,7 @@ def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
 def release(variable: keras.Variable) -> None:
     """Lets go of a variable's value; it keeps its shape and dtype.
 
-    Without it a model whose state the engine holds, and gives anew each step, would hold its first values beside it.
+    Without it a model whose state the engine holds, and gives again each step, would hold its first values beside it.
     """
     variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
 

@@ -47,7 +47,7 @@ def check_kept(
     if paths and own:
         for path in _changed(model, data, paths, training=False):
             raise ConfigError(
-                f"model._target_={config.model.target} is refused: variable {path} is changed by a call with "
+                f"model._target_={config.model.target}: variable {path} is changed by a call with "
                 "training=False, and an evaluation may change nothing; change it where `training` is true"
             )
     changed = _changed(model, data, paths, training=True) if pads and paths else []

@@ -32,7 +32,7 @@ def connect(team: Team) -> None:
     """Lets JAX know of the other processes, once; comes before its devices are made."""
     if not isinstance(team, Member) or jax.distributed.is_initialized():
         return
-    host, port = team.told("JAX's service", lambda: (team.address, free_port(team.address)))
+    host, port = team.broadcast("JAX's service", lambda: (team.address, free_port(team.address)))
     where = f"{_quoted(host)}:{port}"
     private.bind_gloo(team.address)
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM from us

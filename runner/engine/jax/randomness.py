@@ -95,7 +95,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
     for index, first, second in zip(indices, *moves, strict=True):
         if first[0] or (first != second).any():
             raise ConfigError(
-                f"model._target_={config.target} is refused: the state of random generator "
+                f"model._target_={config.target}: the state of random generator "
                 f"{model.non_trainable_variables[index].path} is not moved by the same count in each step; draw with "
                 "seed=generator, or generator.next()"
             )

@@ -16,7 +16,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard, VariableInfo
 from runner.engine.jax.processes import placed_all
-from runner.errors import refuse
+from runner.errors import invalid
 from runner.layout import mesh
 from runner.processes.team import current
 
@@ -167,11 +167,11 @@ def cached(
     """
     if not isinstance(source, ArraySource):
         if config.engine.data == "device":
-            raise refuse(
+            raise invalid(
                 "engine.data",
                 "device",
-                allowed="the split is read or augmented an example at a time, and does not lie in memory as arrays",
-                mend="set engine.data=auto",
+                problem="the split is read or augmented an example at a time, and does not lie in memory as arrays",
+                fix="set engine.data=auto",
             )
         return None
     arrays = {name: source.arrays[name] for name in shardings}

@@ -1,4 +1,4 @@
-"""What a step of the engine `jax` reads and gives anew: variables, slots, averages, sums of gradients."""
+"""What a step of the engine `jax` reads and gives again: variables, slots, averages, sums of gradients."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ import keras
 
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
-from runner.errors import refuse
+from runner.errors import invalid
 
 
 def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:
     """Freezes what no pattern catches; a layer of which nothing is left is frozen whole, as `layer.trainable=False`.
 
-    So a batch normalisation that is not trained computes with its moving averages, as Keras's does; one that has
+    So a batch normalization that is not trained computes with its moving averages, as Keras's does; one that has
     nothing to train is, where no pattern catches its averages.
 
     Args:
@@ -31,11 +31,11 @@ def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:
     for place, pattern in enumerate(patterns):
         found = {key for key, path in free.items() if re.fullmatch(pattern, path)}
         if not found:
-            raise refuse(
+            raise invalid(
                 f"model.trainable[{place}]",
                 pattern,
-                allowed=f"a pattern of the whole of paths, as {_some(list(free.values()))}",
-                mend="python -m runner.plan lists them",
+                problem=f"a pattern of the whole of paths, as {_some(list(free.values()))}",
+                fix="python -m runner.plan lists them",
             )
         chosen |= {key for key, path in paths.items() if re.fullmatch(pattern, path)}
     for layer in private.all_layers(model):

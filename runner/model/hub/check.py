@@ -7,8 +7,8 @@ from typing import Any
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data import checks_text
-from runner.errors import ConfigError, did_you_mean, refuse
-from runner.model.hub import catalogue, heads, options, presets
+from runner.errors import ConfigError, did_you_mean, invalid
+from runner.model.hub import catalog, heads, options, presets
 
 TARGET = "runner.model.keras_hub.build"
 OWN = (
@@ -34,14 +34,14 @@ def check(config: RunConfig) -> None:
         return
     for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
         if engine not in (None, "jax"):
-            mend = "set engine=jax" if key == "engine.name" else f"leave {key} out"
-            raise refuse(key, engine, allowed="KerasHub's models are Keras 3's, which engine=jax trains", mend=mend)
-    if not catalogue.is_installed():
-        raise refuse(
+            fix = "set engine=jax" if key == "engine.name" else f"leave {key} out"
+            raise invalid(key, engine, problem="KerasHub's models are Keras 3's, which engine=jax trains", fix=fix)
+    if not catalog.is_installed():
+        raise invalid(
             "model",
             "keras_hub",
-            allowed="it needs keras_hub, which is not installed",
-            mend="pip install -e '.[hub]'",
+            problem="it needs keras_hub, which is not installed",
+            fix="pip install -e '.[hub]'",
         )
     held = config.model.options
     _check_word("preset", held)
@@ -51,7 +51,7 @@ def check(config: RunConfig) -> None:
     _check_task(held.get("task"))
     fused = held.get("fused_head", False)
     if not isinstance(fused, bool):
-        raise refuse("model.fused_head", fused, allowed="true or false", mend="leave it out")
+        raise invalid("model.fused_head", fused, problem="true or false", fix="leave it out")
     name = _check_class(config.model, config.task.name == _PER_TOKEN)
     if checks_text.is_text(config.dataset):
         if held.get("preset") is not None:
@@ -63,53 +63,53 @@ def check(config: RunConfig) -> None:
 def _check_word(key: str, held: Mapping[str, Any]) -> None:
     value = held.get(key)
     if value is not None and (not isinstance(value, str) or not value):
-        raise refuse(f"model.{key}", value, allowed="a word, or null", mend=f"set model.{key} to one")
+        raise invalid(f"model.{key}", value, problem="a word, or null", fix=f"set model.{key} to one")
 
 
 def _check_rank(rank: object) -> None:
     if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
-        raise refuse("model.lora_rank", rank, allowed="a whole number of at least 1, or null", mend="set it to 8")
+        raise invalid("model.lora_rank", rank, problem="a whole number of at least 1, or null", fix="set it to 8")
 
 
 def _check_task(task: str | None) -> None:
-    known = [*heads.KINDS, *(name for kind in heads.KINDS for name in catalogue.of_kind(kind) if kind != "Backbone")]
+    known = [*heads.KINDS, *(name for kind in heads.KINDS for name in catalog.of_kind(kind) if kind != "Backbone")]
     if task is not None and task not in known:
-        raise refuse(
+        raise invalid(
             "model.task",
             task,
-            allowed=f"{', '.join(heads.KINDS)}, the name of one of KerasHub's classes, or null for what the run's "
+            problem=f"{', '.join(heads.KINDS)}, the name of one of KerasHub's classes, or null for what the run's "
             "task needs",
-            mend=did_you_mean(task, known, "leave it out"),
+            fix=did_you_mean(task, known, "leave it out"),
         )
 
 
 def _check_class(config: ModelConfig, per_token: bool) -> str | None:
     """Checks the class and its keys, and returns its name; None where only its preset, which is fetched, tells."""
     held = config.options
-    backbones = catalogue.of_kind("Backbone")
+    backbones = catalog.of_kind("Backbone")
     name = held.get("backbone")
     preset = held.get("preset")
     if name is None and preset is None:
         raise ConfigError(
-            "model.backbone is refused: it has no value, and model.preset neither; name a class, as "
+            "model.backbone: it has no value, and model.preset neither; name a class, as "
             f"model.backbone={backbones[0]}, or a folder, as model.preset=my_preset"
         )
     if preset is not None:
         if name is not None:
-            raise refuse(
+            raise invalid(
                 "model.backbone",
                 name,
-                allowed="the preset names its own class, so that the two exclude each other",
-                mend="leave out one of model.backbone and model.preset",
+                problem="the preset names its own class, so that the two exclude each other",
+                fix="leave out one of model.backbone and model.preset",
             )
         presets.check(preset)
         name = presets.opened(preset).name if presets.is_folder(preset) else None
-    elif name is not None and not (name in catalogue.public() and catalogue.is_a(name, "Backbone")):
-        raise refuse(
+    elif name is not None and not (name in catalog.public() and catalog.is_a(name, "Backbone")):
+        raise invalid(
             "model.backbone",
             name,
-            allowed=f"a backbone of KerasHub {catalogue.version()}, as GPT2Backbone",
-            mend=did_you_mean(name, backbones, "https://keras.io/keras_hub/api/models lists them"),
+            problem=f"a backbone of KerasHub {catalog.version()}, as GPT2Backbone",
+            fix=did_you_mean(name, backbones, "https://keras.io/keras_hub/api/models lists them"),
         )
     if name is not None:
         _check_keys(name, config, per_token, of_preset=preset is not None)
@@ -145,11 +145,11 @@ def _check_tokenizer(value: str, config: RunConfig) -> None:
         allowed = f"it gives {count} tokens, but the preset's vocabulary has {size:,}"
     else:
         allowed = f"it gives the numbers of bytes, but the preset knows the tokens of {own}"
-    raise refuse(
+    raise invalid(
         "dataset.tokenizer",
         tokenizer,
-        allowed=allowed,
-        mend="use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)",
+        problem=allowed,
+        fix="use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)",
     )
 
 
@@ -160,42 +160,42 @@ def _check_text(name: str, config: RunConfig) -> None:
     own = options.given({**held, **(held.get("config") or {})})
     keys = {**(presets.opened(preset).config["config"] if preset else {}), **own}
     length = config.dataset.sequence_length or checks_text.LENGTH
-    positions = catalogue.position_limit(name)
+    positions = catalog.position_limit(name)
     limit = None if positions is None else keys.get(positions[0], positions[1])
     if positions is not None and isinstance(limit, int) and length > limit:
-        mend = f"set dataset.sequence_length={limit}"
+        fix = f"set dataset.sequence_length={limit}"
         if not preset:
-            mend += f", or {'' if positions[0] in held else '+'}model.{positions[0]}={length}"
-        raise refuse(
-            "dataset.sequence_length", length, allowed=f"at most {limit}, the places that {name} knows", mend=mend
+            fix += f", or {'' if positions[0] in held else '+'}model.{positions[0]}={length}"
+        raise invalid(
+            "dataset.sequence_length", length, problem=f"at most {limit}, the places that {name} knows", fix=fix
         )
     size_key = next((key for key in options.SIZES if isinstance(keys.get(key), int)), None)
     size = None if size_key is None else keys[size_key]
     given = config.task.options.get("vocabulary")
     units = given if given is not None else checks_text.bytes_vocabulary(config.dataset)
     if config.task.name == _PER_TOKEN and size is not None and units is not None:
-        tied = name.replace("Backbone", "CausalLM") in catalogue.public() and held.get("task") != heads.BACKBONE
+        tied = name.replace("Backbone", "CausalLM") in catalog.public() and held.get("task") != heads.BACKBONE
         said = None if preset else f"model.{size_key}" if size_key in held else f"model.config.{size_key}"
         options.check_vocabulary(name, size, units, tied=tied, key=said)
 
 
 def _check_keys(name: str, config: ModelConfig, per_token: bool, *, of_preset: bool) -> None:
-    taken = catalogue.taken(name)
+    taken = catalog.taken(name)
     if taken is None:
         return
     further = config.options.get("config") or {}
     if not isinstance(further, Mapping):
-        raise refuse("model.config", further, allowed="keys of the class", mend="write model.config={key: value}")
+        raise invalid("model.config", further, problem="keys of the class", fix="write model.config={key: value}")
     given = {key: f"model.{key}" for key in config.options if key not in OWN}
     for key in further:
         if key in given:
             allowed = f"a key is given once, and {given[key]} is {config.options[key]}"
-            raise refuse(f"model.config.{key}", further[key], allowed=allowed, mend="leave out one of the two")
+            raise invalid(f"model.config.{key}", further[key], problem=allowed, fix="leave out one of the two")
         given[key] = f"model.config.{key}"
     for key, written in given.items():
         if key not in taken.known:
             raise ConfigError(
-                f"{written} is refused: no such key; keys of {name} are {', '.join(taken.known)}; "
+                f"{written}: no such key; keys of {name} are {', '.join(taken.known)}; "
                 f"{did_you_mean(key, taken.known, 'leave it out')}"
             )
     if not of_preset:
@@ -218,20 +218,20 @@ def _check_described(key: str, value: object) -> None:
     if options.CLASS not in value:
         return
     name = value[options.CLASS]
-    if not isinstance(name, str) or name not in catalogue.public():
-        raise refuse(
+    if not isinstance(name, str) or name not in catalog.public():
+        raise invalid(
             f"{key}.{options.CLASS}",
             name,
-            allowed="a model or layer of KerasHub",
-            mend=did_you_mean(str(name), catalogue.public(), "https://keras.io/keras_hub/api lists them"),
+            problem="a model or layer of KerasHub",
+            fix=did_you_mean(str(name), catalog.public(), "https://keras.io/keras_hub/api lists them"),
         )
-    taken = catalogue.taken(name)
+    taken = catalog.taken(name)
     if taken is None:
         return
     for inner in value:
         if inner != options.CLASS and inner not in taken.known:
             raise ConfigError(
-                f"{key}.{inner} is refused: no such key; keys of {name} are {', '.join(taken.known)}; "
+                f"{key}.{inner}: no such key; keys of {name} are {', '.join(taken.known)}; "
                 f"{did_you_mean(str(inner), taken.known, 'leave it out')}"
             )
     options.check_needed(name, taken, value, key=key)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from runner.data.base import ArraySpec
-from runner.errors import refuse
-from runner.model.hub import catalogue
+from runner.errors import invalid
+from runner.model.hub import catalog
 
 CLASS = "class"  # names what a mapping among the keys describes
 SIZES = ("vocabulary_size", "vocab_size", "text_vocab_size")  # what classes call the number of tokens
@@ -29,7 +29,7 @@ def filled(
     Raises:
       ConfigError: a key that the class needs is neither given nor told.
     """
-    taken = catalogue.taken(name)
+    taken = catalog.taken(name)
     found = given(config)
     if taken is None:
         return found
@@ -62,18 +62,16 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str |
       ConfigError: they differ.
     """
     if size < units or (tied and size > units):
-        mend = f"set task.vocabulary={size}"
+        fix = f"set task.vocabulary={size}"
         if key is None:  # of other tokens than the preset's no vocabulary is right
-            mend = (
-                f"use the preset's tokenizer in dataset.tokenizer; if it has fewer tokens than the model, {mend} too"
-            )
+            fix = f"use the preset's tokenizer in dataset.tokenizer; if it has fewer tokens than the model, {fix} too"
         elif size < units:
-            mend = f"set {key}={units}, or leave it out"
-        raise refuse("task.vocabulary", units, allowed=f"the {size:,} tokens that {name} knows", mend=mend)
+            fix = f"set {key}={units}, or leave it out"
+        raise invalid("task.vocabulary", units, problem=f"the {size:,} tokens that {name} knows", fix=fix)
 
 
 def check_needed(
-    name: str, taken: catalogue.Taken, found: Collection[str], told: Collection[str] = (), key: str | None = None
+    name: str, taken: catalog.Taken, found: Collection[str], told: Collection[str] = (), key: str | None = None
 ) -> None:
     """Checks that a class gets the keys that it needs.
 
@@ -89,13 +87,13 @@ def check_needed(
     """
     missing = [each for each in taken.needed if each not in found and each not in told]
     if missing:
-        mend = " ".join(f"+model.{each}=..." for each in missing) if key is None else f"{', '.join(missing)} to {key}"
-        raise refuse(
+        fix = " ".join(f"+model.{each}=..." for each in missing) if key is None else f"{', '.join(missing)} to {key}"
+        raise invalid(
             "model.backbone" if key is None else f"{key}.{CLASS}",
             name,
-            allowed=f"it needs {', '.join(taken.needed)}, of which {', '.join(missing)} "
+            problem=f"it needs {', '.join(taken.needed)}, of which {', '.join(missing)} "
             f"{'has' if len(missing) == 1 else 'have'} no value",
-            mend=f"add {mend}",
+            fix=f"add {fix}",
         )
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import ConfigError, did_you_mean, refuse, told
+from runner.errors import ConfigError, describe, did_you_mean, invalid
 from runner.host import libraries
 from runner.host.late import late
-from runner.model.hub import catalogue
+from runner.model.hub import catalog
 from runner.model.stored import StoredValue
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ class Preset:
                 if task is not None and self._has_head_of(task):
                     task.load_task_weights(str(self.folder / TASK_WEIGHTS))
             except (OSError, ValueError) as error:  # h5py's, and Keras's
-                raise refuse(
-                    KEY, self.folder, allowed=f"its weights can't be read ({told(error)})", mend=_MADE
+                raise invalid(
+                    KEY, self.folder, problem=f"its weights can't be read ({describe(error)})", fix=_MADE
                 ) from error
         return found
 
@@ -115,9 +115,9 @@ def check(value: str) -> None:
     elif value.startswith(SCHEMES):
         return
     elif "/" in value or Path(value).exists():
-        raise refuse(KEY, value, allowed="there is no such folder", mend=_MADE)
-    elif catalogue.presets() and value not in catalogue.presets():
-        raise _unknown(value, catalogue.presets())
+        raise invalid(KEY, value, problem="there is no such folder", fix=_MADE)
+    elif catalog.presets() and value not in catalog.presets():
+        raise _unknown(value, catalog.presets())
 
 
 def is_folder(value: str) -> bool:
@@ -150,18 +150,18 @@ def _fetched(value: str) -> Path:
                 for name in _files_of(json.loads(Path(utils.get_file(value, SHARDED)).read_text())):
                     utils.get_file(value, name)
     except Exception as error:  # whatever a hub's client raises
-        raise refuse(
+        raise invalid(
             KEY,
             value,
-            allowed=f"it could not be fetched ({told(error)})",
-            mend=f"without a network {_MADE} where there is one",
+            problem=f"it could not be fetched ({describe(error)})",
+            fix=f"without a network {_MADE} where there is one",
         ) from error
     return found.parent
 
 
 def _unknown(value: str, names: Iterable[str]) -> ConfigError:
     allowed = "there is no such folder, and KerasHub has no preset of this name"
-    return refuse(KEY, value, allowed=allowed, mend=did_you_mean(value, names, _MADE))
+    return invalid(KEY, value, problem=allowed, fix=did_you_mean(value, names, _MADE))
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -181,17 +181,17 @@ def _read(value: str, folder: Path) -> Preset:
         )
         foreign = next(_foreign([found, task]), None)
     except (OSError, ValueError, RecursionError) as error:
-        raise refuse(KEY, value, allowed=f"it can't be read ({told(error)})", mend=_MADE) from error
+        raise invalid(KEY, value, problem=f"it can't be read ({describe(error)})", fix=_MADE) from error
     config = _of_object(value, CONFIG, found)
     if foreign is not None:
-        raise refuse(
-            KEY, value, allowed=f"its config names {foreign}, and only what is Keras's own is imported", mend=_MADE
+        raise invalid(
+            KEY, value, problem=f"its config names {foreign}, and only what is Keras's own is imported", fix=_MADE
         )
     name = str(config.get("class_name"))
-    if name not in catalogue.public() or not catalogue.is_a(name, "Backbone"):
-        raise refuse(KEY, value, allowed=f"its {CONFIG} is of {name}, no backbone of KerasHub's", mend=_MADE)
+    if name not in catalog.public() or not catalog.is_a(name, "Backbone"):
+        raise invalid(KEY, value, problem=f"its {CONFIG} is of {name}, no backbone of KerasHub's", fix=_MADE)
     if not any(path.is_file() for path in _weights(folder)):
-        raise refuse(KEY, value, allowed=f"the folder holds neither {WEIGHTS} nor {SHARDED}", mend=_MADE)
+        raise invalid(KEY, value, problem=f"the folder holds neither {WEIGHTS} nor {SHARDED}", fix=_MADE)
     if not (folder / WEIGHTS).is_file():
         _check_files(value, folder, index)
     return Preset(folder, config, None if task is None else _of_object(value, TASK, task))
@@ -201,7 +201,7 @@ def _of_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
     """Returns a file's content where it describes an object of a class."""
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         return content
-    raise refuse(KEY, value, allowed=f"the folder holds no {name} of KerasHub's", mend=_MADE)
+    raise invalid(KEY, value, problem=f"the folder holds no {name} of KerasHub's", fix=_MADE)
 
 
 def _check_files(value: str, folder: Path, index: Any) -> None:
@@ -209,10 +209,10 @@ def _check_files(value: str, folder: Path, index: Any) -> None:
     try:
         missing = [name for name in _files_of(index) if not (folder / name).is_file()]
     except (AttributeError, KeyError, TypeError) as error:
-        raise refuse(KEY, value, allowed=f"its {SHARDED} is no index of weights of Keras's", mend=_MADE) from error
+        raise invalid(KEY, value, problem=f"its {SHARDED} is no index of weights of Keras's", fix=_MADE) from error
     if missing:
         allowed = f"the folder has no {missing[0]}, which its {SHARDED} names"
-        raise refuse(KEY, value, allowed=allowed, mend="copy the whole folder")
+        raise invalid(KEY, value, problem=allowed, fix="copy the whole folder")
 
 
 def _foreign(content: Any) -> Iterator[str]:

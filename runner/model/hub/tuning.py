@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.errors import refuse
+from runner.errors import invalid
 
 
 def enable_lora(backbone: Any, rank: int) -> None:
@@ -25,9 +25,9 @@ def enable_lora(backbone: Any, rank: int) -> None:
             variable.trainable = False
     if not backbone.trainable_variables:
         names = ", ".join(backbone.default_lora_layer_names())
-        raise refuse(
+        raise invalid(
             "model.lora_rank",
             rank,
-            allowed=f"{type(backbone).__name__} has no layer that can have adapters, of those named {names}",
-            mend="leave it out, and choose what is trained by model.trainable",
+            problem=f"{type(backbone).__name__} has no layer that can have adapters, of those named {names}",
+            fix="leave it out, and choose what is trained by model.trainable",
         )

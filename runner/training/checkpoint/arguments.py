@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config import renamed
 from runner.config.schema import CheckpointConfig, RunConfig
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
 from runner.processes import requeue
@@ -56,7 +56,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         )
     key, wanted = next(iter(given.items()))
     if any(argument in MULTIRUN for argument in arguments):
-        raise refuse(key, wanted, allowed="one run, not a multirun", mend="drop -m, or set sweep.resume for a sweep")
+        raise invalid(key, wanted, problem="one run, not a multirun", fix="drop -m, or set sweep.resume for a sweep")
     root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
     found, step = runs.find(key, wanted, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
@@ -115,7 +115,7 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
         run = runs.of_job(folder_of(config.trainer.checkpoint), job, command) if job.restarts else None
         return [run.folder.as_posix(), bool(run.record.get("finished"))] if run else ["", False]
 
-    folder, finished = team.told("the run that the job goes on with", find)
+    folder, finished = team.broadcast("the run that the job goes on with", find)
     if finished:
         if team.is_first:
             print(f"job {job.name} has finished this run before it was queued again: {folder}", flush=True)

@@ -61,7 +61,7 @@ class Kept:
 
     def _told(self, make: Callable[[], T]) -> T:
         """Returns what process 0 finds or does."""
-        return self._team.told(f"kept {next(self._asked)}", make)
+        return self._team.broadcast(f"kept {next(self._asked)}", make)
 
     def best(self) -> dict[str, Any] | None:
         """Returns what is recorded of the best checkpoint of this history; None where there is none."""

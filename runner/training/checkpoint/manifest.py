@@ -142,7 +142,7 @@ def read(folder: Path) -> Manifest:
         known = whole(found.get("format"), "format")
         if known > FORMAT:
             raise ConfigError(
-                f"checkpoint {folder} is refused: it has format {known}, this version reads up to {FORMAT}; "
+                f"checkpoint {folder}: it has format {known}, this version reads up to {FORMAT}; "
                 "use the version of the runner that wrote it, or a newer one"
             )
         if found.pop("sha256", None) != _digest(found):

@@ -138,10 +138,10 @@ class Record:
         if path in _ELSEWHERE and value is not None:
             raise self._refuse(argument, "leads to a place that this project did not record", again)
 
-    def _refuse(self, argument: str, what: str, mend: str = "") -> ConfigError:
+    def _refuse(self, argument: str, what: str, fix: str = "") -> ConfigError:
         groups = ", ".join(group for group in _groups() if group not in ("sweep", "export"))
-        mend = mend or f"a record may set {groups}; take the override out of it, or type yourself what you need of it"
-        return ConfigError(f"{self.key}={self.source} is refused: its recorded {_short(argument)!r} {what}; {mend}")
+        fix = fix or f"a record may set {groups}; take the override out of it, or type yourself what you need of it"
+        return ConfigError(f"{self.key}={self.source}: its recorded {_short(argument)!r} {what}; {fix}")
 
 
 def _short(text: str) -> str:

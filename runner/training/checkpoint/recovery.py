@@ -136,7 +136,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack
         opened.append((run, runs.open_checkpoint(key, run, step)))
         return [str(run.folder), dict(run.record), str(opened[0][1].folder)]
 
-    folder, record, found = team.told("the run that goes on", find)
+    folder, record, found = team.broadcast("the run that goes on", find)
     run, checkpoint = opened[0] if opened else (SavedRun(Path(folder), record), Checkpoint(Path(found), trusted=True))
     check_order(checkpoint, content)
     return Previous(run, checkpoint, branches=key == "branch")
@@ -161,21 +161,21 @@ def check_unfinished(config: RunConfig, before: Previous | None, total: int, tas
     evaluated = past.evaluations[-1][1].metrics if past.evaluations else task.directions
     if missing := sorted(({LOSS, *task.step_metrics} - {*past.names}) | ({*task.directions} - {*evaluated})):
         raise ConfigError(
-            f"{key}={before.run.run} is refused: the run has no metric {missing[0]}, which this config's task has; "
+            f"{key}={before.run.run}: the run has no metric {missing[0]}, which this config's task has; "
             "set task as the run had it"
         )
     if not (before.branches or before.run.record.get("finished")):
         return
     if before.checkpoint.step >= total:
         raise ConfigError(
-            f"{key}={before.run.run} is refused: the run has done its {before.checkpoint.step:,} steps; "
+            f"{key}={before.run.run}: the run has done its {before.checkpoint.step:,} steps; "
             f"set trainer.epochs={config.trainer.epochs + 1} or more to train on"
         )
     early = config.trainer.early_stopping
     reason = stopping.reason(early, stopping.objective(early.metric, task.directions), past.evaluations)
     if reason is not None:
         raise ConfigError(
-            f"{key}={before.run.run} is refused: the run has ended by {reason}; set a larger "
+            f"{key}={before.run.run}: the run has ended by {reason}; set a larger "
             "trainer.early_stopping.patience, or trainer.early_stopping.metric=null, to train on"
         )
 
@@ -298,7 +298,7 @@ def saving(
         made = runs.register(place, run, tracked=tracked, overrides=overrides, name=name, job=note, lasting=lasting)
         return [str(made.folder), dict(made.record)]
 
-    where, record = team.told("the run's checkpoints", register)
+    where, record = team.broadcast("the run's checkpoints", register)
     saved = SavedRun(Path(where), record)
     run = saved.run
     origin = {_ORIGIN: branch} if branch else {}

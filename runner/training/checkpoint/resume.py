@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.config.convert import flatten
 from runner.engine.base import Engine
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.training.checkpoint.manifest import DIGEST
 from runner.training.checkpoint.storage import Checkpoint
@@ -51,11 +51,11 @@ def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
         keys.append(_CUTS_TRAIN)
     if keys:
         key = keys[0]
-        raise refuse(
+        raise invalid(
             key,
             now.get(key),
-            allowed=f"the run has seen its examples with {key}={_plain(before.get(key))}, and goes on with that",
-            mend="leave the key out, or start a new run",
+            problem=f"the run has seen its examples with {key}={_plain(before.get(key))}, and goes on with that",
+            fix="leave the key out, or start a new run",
         )
 
 
@@ -71,7 +71,7 @@ def check_data(checkpoint: Checkpoint, digest: str) -> None:
     """
     if checkpoint.about.get(DIGEST, digest) != digest:
         raise ConfigError(
-            f"resume is refused: the data is not what run {checkpoint.about['run']} was begun with, its SHA-256 "
+            f"resume: the data is not what run {checkpoint.about['run']} was begun with, its SHA-256 "
             "differs; put the files back, or begin a new run with the new ones by branch=<run id> in place of resume"
         )
 
@@ -108,13 +108,12 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
         where = "the checkpoint lacks" if only[0] in own else "this config has no"
         what = _differs(only[0], own, checkpoint)
         raise ConfigError(
-            f"checkpoint {checkpoint.folder} is refused: it is of another {what}, {where} {only[0]}; "
-            f"set {what} as the run had it"
+            f"checkpoint {checkpoint.folder}: it is of another {what}, {where} {only[0]}; set {what} as the run had it"
         )
     for path, info in own.items():
         if checkpoint.shape(path) != info.shape:
             raise ConfigError(
-                f"checkpoint {checkpoint.folder} is refused: it is of another model, {path} has shape "
+                f"checkpoint {checkpoint.folder}: it is of another model, {path} has shape "
                 f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
             )
     _check_kept_whole(engine, checkpoint)
@@ -127,9 +126,9 @@ def _check_kept_whole(engine: Engine, checkpoint: Checkpoint) -> None:
     trained = set(engine.trainable)
     for path, info in own.items():
         if info.dtype == _LOW and checkpoint.dtype(path) != _LOW and owner_of(path) in trained:
-            raise refuse(
+            raise invalid(
                 "engine.state",
                 _LOW,
-                allowed=f"checkpoint {checkpoint.folder} holds {path} in {checkpoint.dtype(path)}, not to be rounded",
-                mend="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
+                problem=f"checkpoint {checkpoint.folder} holds {path} in {checkpoint.dtype(path)}, not to be rounded",
+                fix="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError, refuse
+from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, locked_at_once
 from runner.model import gpt_options
 from runner.optim.defaults import adam_learning_rate
@@ -151,8 +151,8 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
     saved, damaged = listed(folder)
     matches = _matching(key, name, saved, damaged)
     if len(matches) != 1 or not name:
-        mend = f"set {key}=latest" if saved else "start one: python -m runner"
-        raise refuse(key, wanted, allowed=_allowed(saved, folder, many=len(matches) > 1), mend=mend)
+        fix = f"set {key}=latest" if saved else "start one: python -m runner"
+        raise invalid(key, wanted, problem=_allowed(saved, folder, many=len(matches) > 1), fix=fix)
     run = matches[0]
     return run, _step(key, wanted, run, at) if at else None
 
@@ -196,7 +196,7 @@ def _matching(
 
 
 def _damaged(key: str, name: str, error: DamagedError) -> ConfigError:
-    return refuse(key, name, allowed=f"that run's record is damaged ({error})", mend="name another run by its id")
+    return invalid(key, name, problem=f"that run's record is damaged ({error})", fix="name another run by its id")
 
 
 def _step(key: str, wanted: str, run: SavedRun, at: str) -> int:
@@ -206,8 +206,8 @@ def _step(key: str, wanted: str, run: SavedRun, at: str) -> int:
         return int(best["step"])
     if at not in map(str, there):
         names = ", ".join(map(str, there)) + (f", and the best is {best['step']}" if best else "")
-        raise refuse(
-            key, wanted, allowed=f"checkpoints of that run are {names}", mend=f"set {key}={run.run}@{there[-1]}"
+        raise invalid(
+            key, wanted, problem=f"checkpoints of that run are {names}", fix=f"set {key}={run.run}@{there[-1]}"
         )
     return int(at)
 
@@ -264,8 +264,8 @@ def best_of(key: str, run: SavedRun) -> dict[str, Any] | None:
     try:
         return best_record.read(run.folder)
     except DamagedError as error:
-        mend = f"take {best_record.NAME} out of that folder to go without a best checkpoint"
-        raise refuse(key, run.run, allowed=f"its best checkpoint is not known ({error})", mend=mend) from error
+        fix = f"take {best_record.NAME} out of that folder to go without a best checkpoint"
+        raise invalid(key, run.run, problem=f"its best checkpoint is not known ({error})", fix=fix) from error
 
 
 def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
@@ -290,9 +290,9 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
         return checkpoint
     except DamagedError as error:
         before = [one for one in there if one < chosen and storage.is_checkpoint(storage.place(run.folder, one))]
-        mend = f"set {key}={run.run}@{before[-1]}, the one before it" if before else "there is none before it"
-        raise refuse(
-            key, run.run, allowed=f"its checkpoint of step {chosen} is damaged ({error})", mend=mend
+        fix = f"set {key}={run.run}@{before[-1]}, the one before it" if before else "there is none before it"
+        raise invalid(
+            key, run.run, problem=f"its checkpoint of step {chosen} is damaged ({error})", fix=fix
         ) from error
 
 
@@ -363,15 +363,15 @@ def held(key: str, run: SavedRun) -> Iterator[None]:
         try:
             stack.enter_context(locked_at_once(run.folder / LOCK))
         except HeldError as error:
-            raise refuse(
-                key, run.run, allowed=f"process {error.holder} runs it, in {run.folder}", mend="let it end, or end it"
+            raise invalid(
+                key, run.run, problem=f"process {error.holder} runs it, in {run.folder}", fix="let it end, or end it"
             ) from None
         except OSError as error:
-            raise refuse(
+            raise invalid(
                 key,
                 run.run,
-                allowed=f"its folder {run.folder} can't be written ({error.strerror})",
-                mend="make it writable, or name a folder that is",
+                problem=f"its folder {run.folder} can't be written ({error.strerror})",
+                fix="make it writable, or name a folder that is",
             ) from error
         yield
 
@@ -389,7 +389,7 @@ def check_not_running(key: str, run: SavedRun) -> None:
     if job is not None and job.has_ended(run.record.get("job")):
         return
     raise ConfigError(
-        f"{key}={run.run} is refused: process {there.get(process.PID)} on {there.get(process.HOST)} still runs it, or "
+        f"{key}={run.run}: process {there.get(process.PID)} on {there.get(process.HOST)} still runs it, or "
         f'can\'t be seen from here; end it, or write "ended": true into {run.folder / RECORD} if it did'
     )
 

@@ -184,7 +184,7 @@ class CheckpointSaver(Saver):
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
         every = self._config.every_steps
         minutes = self._config.every_minutes
-        late = minutes is not None and self._team.told(
+        late = minutes is not None and self._team.broadcast(
             f"late {next(self._asked)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
         )
         if late or (every is not None and step % every == 0):

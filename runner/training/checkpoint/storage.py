@@ -91,16 +91,16 @@ def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
         making.mkdir(parents=True)
         return str(making)
 
-    making = Path(team.told(f"{name} begins", begin))
+    making = Path(team.broadcast(f"{name} begins", begin))
     try:
         own = _saved_shards(making, content, team)
-        parts = [own] if team.count == 1 else team.every(f"{name} shards", own)
+        parts = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
 
         def finish() -> str:
             _fill(making, content, parts)
             return str(_put_in_place(making, folder, content.step))
 
-        return Path(team.told(f"{name} ends", finish))
+        return Path(team.broadcast(f"{name} ends", finish))
     except Exception:
         if team.is_first:
             _discard(making)

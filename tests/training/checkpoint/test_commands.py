@@ -51,6 +51,7 @@ def test_a_run_whose_last_state_is_not_saved_fails_and_is_recorded_all_the_same(
     assert recorded(tmp_path)[1].info.status == "FINISHED"
 
 
+@pytest.mark.campaign
 def test_a_branch_is_a_new_run_and_going_back_replaces_as_it_goes(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     shape = ["engine=jax", "mesh=single", "trainer.epochs=2", "trainer.checkpoint.every_steps=11"]

@@ -48,6 +48,7 @@ def test_its_checkpoints_tell_their_past(engine: str) -> None:
     assert (noted["metric"], noted["value"]) == ("eval/accuracy", told["eval_accuracy"])
 
 
+@pytest.mark.wide(keep=["jax"])
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_is_evaluated_and_goes_on_to_what_that_release_made_of_it(tmp_path: Path, engine: str) -> None:

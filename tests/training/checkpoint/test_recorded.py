@@ -121,7 +121,7 @@ def test_what_a_run_records_is_taken_over_whoever_recorded_it() -> None:
 
 @pytest.mark.parametrize("override", CONFIGS)
 def test_configs_lie_where_this_projects_own_record_says_and_where_no_other_does(override: str) -> None:
-    with pytest.raises(ConfigError, match=r"is refused: its recorded .* type yourself what you need of it") as error:
+    with pytest.raises(ConfigError, match=r": its recorded .* type yourself what you need of it") as error:
         checked([*USUAL, override])
     assert repr(override) in str(error.value)
     assert checked([*USUAL, override], own=True) == [*USUAL, override]
@@ -132,7 +132,7 @@ def test_configs_lie_where_this_projects_own_record_says_and_where_no_other_does
 def test_what_no_run_needs_is_refused_in_one_line_that_names_it(override: str, own: bool) -> None:
     with pytest.raises(ConfigError) as error:
         checked([*USUAL, override], own=own)
-    assert str(error.value).startswith(f"run=/shared/run is refused: its recorded {override[:120]!r} ")
+    assert str(error.value).startswith(f"run=/shared/run: its recorded {override[:120]!r} ")
     assert len(str(error.value).splitlines()) == 1
     assert "a record may set engine, mesh, cluster, layout, model" in str(error.value)
 
@@ -210,7 +210,7 @@ def test_a_sweep_records_what_it_runs_over_and_how() -> None:
     ],
 )
 def test_a_sweep_that_this_project_did_not_record_leads_nowhere_else(override: str) -> None:
-    with pytest.raises(ConfigError, match=r"sweep\.resume=/shared/run is refused"):
+    with pytest.raises(ConfigError, match=r"sweep\.resume=/shared/run:"):
         checked([override], key="sweep.resume")
 
 
@@ -308,7 +308,7 @@ def test_a_record_of_an_earlier_version_is_taken_over_as_it_was(own: Path) -> No
 
 def test_a_runs_id_that_is_a_path_is_none(own: Path) -> None:
     _edit(own / "aaaa", run="../../elsewhere")
-    with pytest.raises(ConfigError, match="is refused"):
+    with pytest.raises(ConfigError, match="; "):
         expand(own, f"run={own / 'aaaa'}")
 
 
@@ -343,7 +343,7 @@ def test_a_commands_process_refuses_before_it_imports_or_opens_anything(tmp_path
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {key}={folder} is refused: its recorded '+hydra.callbacks.x=")
+    assert done.stderr.startswith(f"error: {key}={folder}: its recorded '+hydra.callbacks.x=")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()

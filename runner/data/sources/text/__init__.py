@@ -25,7 +25,7 @@ from runner.data.sources.text.split import Cut, cut, parted, train_part
 from runner.data.sources.text.store import Pieces, Store, Stored
 from runner.data.tell import tell
 from runner.data.vocabulary import EncodingError, Vocabulary
-from runner.errors import ConfigError, DataError, refuse
+from runner.errors import ConfigError, DataError, invalid
 
 _COLUMN = "text"
 
@@ -198,13 +198,13 @@ def _agreed(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
 
 def _another(key: str, value: object, was: str) -> ConfigError:
     allowed = f"what the run was trained with: {was}"
-    return refuse(f"dataset.{key}", value, allowed=allowed, mend="give the run's own, or train a new run")
+    return invalid(f"dataset.{key}", value, problem=allowed, fix="give the run's own, or train a new run")
 
 
 def _unable(config: DatasetConfig, why: str) -> ConfigError:
     allowed = f"one that has tokens for the text, and this one {why}"
-    mend = "give it a token for what is unknown, or set dataset.tokenizer=bpe"
-    return refuse("dataset.tokenizer", config.tokenizer, allowed=allowed, mend=mend)
+    fix = "give it a token for what is unknown, or set dataset.tokenizer=bpe"
+    return invalid("dataset.tokenizer", config.tokenizer, problem=allowed, fix=fix)
 
 
 def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: bool) -> DataSource:
@@ -215,7 +215,7 @@ def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: b
     if count < 2:
         raise DataError(f"{has}; take more text")
     if count < least:
-        raise refuse("dataset.sequence_length", length, allowed=has, mend="set it lower, or take more text")
+        raise invalid("dataset.sequence_length", length, problem=has, fix="set it lower, or take more text")
     if apart and stored.size.tokens == stored.size.documents:
         raise no_label_counts(split)
     return made.in_memory()

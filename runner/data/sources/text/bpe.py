@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runner.data.checks_text import END_TOKEN, MOST_TOKENS
 from runner.data.vocabulary import BPE, Vocabulary
-from runner.errors import refuse, told
+from runner.errors import describe, invalid
 from runner.host import cores
 from runner.host.late import late
 
@@ -60,26 +60,26 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
         size = found.size
         known = end_token is None or found.end is not None
     except Exception as error:  # the library raises bare exceptions
-        raise refuse(
+        raise invalid(
             "dataset.tokenizer",
             path,
-            allowed=f"a tokenizer.json that tokenizers reads, and this is none ({told(error)})",
-            mend="give another, or set dataset.tokenizer=bpe",
+            problem=f"a tokenizer.json that tokenizers reads, and this is none ({describe(error)})",
+            fix="give another, or set dataset.tokenizer=bpe",
         ) from error
     if size > MOST_TOKENS:
-        raise refuse(
+        raise invalid(
             "dataset.tokenizer",
             path,
-            allowed=f"at most {MOST_TOKENS:,} tokens, and the largest of this one is {size - 1:,}",
-            mend="give another, or set dataset.tokenizer=bpe",
+            problem=f"at most {MOST_TOKENS:,} tokens, and the largest of this one is {size - 1:,}",
+            fix="give another, or set dataset.tokenizer=bpe",
         )
     if not known:
         special = ", ".join(found.special[:5]) or "none"
-        raise refuse(
+        raise invalid(
             "dataset.end_token",
             end_token,
-            allowed=f"one of the {size:,} tokens of {path}, whose special ones are {special}",
-            mend="name one, or leave it out",
+            problem=f"one of the {size:,} tokens of {path}, whose special ones are {special}",
+            fix="name one, or leave it out",
         )
     check_end(found)
     return found
@@ -92,9 +92,9 @@ def check_end(vocabulary: Vocabulary) -> None:
       ConfigError: one is, and would not be had back.
     """
     if vocabulary.end_is_text:
-        raise refuse(
+        raise invalid(
             "dataset.end_token",
             vocabulary.end_token,
-            allowed="what no text is encoded as, and this tokenizer has it for a piece of text",
-            mend=f"set {END_TOKEN}, or to a special token of the tokenizer",
+            problem="what no text is encoded as, and this tokenizer has it for a piece of text",
+            fix=f"set {END_TOKEN}, or to a special token of the tokenizer",
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runner.data.base import in_order
 from runner.data.checks_text import SUFFIXES, matches
-from runner.errors import DataError, refuse
+from runner.errors import DataError, invalid
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -69,19 +69,19 @@ def find(path: str) -> dict[str, Sequence[Source]]:
         raise DataError(f"{root.absolute()} holds no file that ends in {', '.join(SUFFIXES)}")
     held = sorted(_HELD & {*folders, *own, *shards})
     if held and found["train"] is below:
-        raise refuse(
+        raise invalid(
             "dataset.path",
             path,
-            allowed=f"a folder with a split train, and this one has {', '.join(held)} alone",
-            mend="call what is trained on train, or give a glob, whose files are one split",
+            problem=f"a folder with a split train, and this one has {', '.join(held)} alone",
+            fix="call what is trained on train, or give a glob, whose files are one split",
         )
     if held and (apart := [name for name in held if name not in found]):
         kind = "folders" if found is folders else "files"
-        raise refuse(
+        raise invalid(
             "dataset.path",
             path,
-            allowed=f"splits that are all folders or all files, and here train is of {kind} and {apart[0]} is not",
-            mend=f"make {apart[0]} one of {kind} too, or give a glob, whose files are one split",
+            problem=f"splits that are all folders or all files, and here train is of {kind} and {apart[0]} is not",
+            fix=f"make {apart[0]} one of {kind} too, or give a glob, whose files are one split",
         )
     named: dict[str, Sequence[Source]] = {}
     for name, files in found.items():
@@ -257,7 +257,7 @@ def _rows(path: Path, column: str) -> Iterator[str]:
                     row += 1
                     if not isinstance(text, str):
                         what = "is missing" if text is None else f"holds {type(text).__name__}, and a text is needed"
-                        raise DataError(f"{path}, {column}: row {row:,} {what}; mend it or leave it out")
+                        raise DataError(f"{path}, {column}: row {row:,} {what}; fix it or leave it out")
                     yield text
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:300]}") from error

@@ -1,6 +1,6 @@
 """Datasets of TFDS: fetched, prepared and decoded once, then read as plain arrays.
 
-Importing this package imports no TensorFlow. TFDS works in a child process, because TensorFlow must not be initialised
+Importing this package imports no TensorFlow. TFDS works in a child process, because TensorFlow must not be initialized
 here before the mesh is set up.
 """
 

@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from runner.data.base import RESERVED, ArraySpec
 from runner.data.sources.tfds import cache
 from runner.data.sources.tfds.cache import Request
-from runner.errors import ConfigError, DataError, refuse
+from runner.errors import ConfigError, DataError, invalid
 
 _FEATURES = "dataset.features"
 
@@ -76,7 +76,7 @@ def find_builder(root: Path, wanted: Request) -> Any:
         raise DataError(f"dataset.name={wanted.name} needs a module that is missing: {one_line(error)}") from error
     except Exception as error:
         asked = f"{wanted.name}:{wanted.version}" if wanted.version else wanted.name
-        raise refuse("dataset.name", asked, allowed=one_line(error), mend=f"try dataset.name={wanted.name}") from error
+        raise invalid("dataset.name", asked, problem=one_line(error), fix=f"try dataset.name={wanted.name}") from error
 
 
 def _own_builder(root: Path, wanted: Request) -> Any:
@@ -85,23 +85,23 @@ def _own_builder(root: Path, wanted: Request) -> Any:
     try:
         cls = getattr(import_module(module), name)
     except Exception as error:  # whatever a user's module raises at import
-        mend = "mend that module"
-        raise refuse(
-            "dataset.builder", wanted.builder, allowed=f"it does not import ({one_line(error)})", mend=mend
+        fix = "fix that module"
+        raise invalid(
+            "dataset.builder", wanted.builder, problem=f"it does not import ({one_line(error)})", fix=fix
         ) from error
     if not (isinstance(cls, type) and issubclass(cls, tfds.core.DatasetBuilder)):
-        mend = "derive it from tfds.core.GeneratorBasedBuilder"
-        raise refuse("dataset.builder", wanted.builder, allowed="a builder class of TFDS", mend=mend)
+        fix = "derive it from tfds.core.GeneratorBasedBuilder"
+        raise invalid("dataset.builder", wanted.builder, problem="a builder class of TFDS", fix=fix)
     try:
         return cls(data_dir=str(cache.decoded_dir(root).parent / ".own_builders" / str(wanted.code)))
     except Exception as error:  # whatever its constructor raises
-        raise refuse("dataset.builder", wanted.builder, allowed=one_line(error), mend="mend that class") from error
+        raise invalid("dataset.builder", wanted.builder, problem=one_line(error), fix="fix that class") from error
 
 
 def _unknown(key: str, value: str, known: list[str], allowed: str) -> ConfigError:
     close = difflib.get_close_matches(value, known, n=3, cutoff=0.5) or known[:3]
-    mend = f"did you mean {' or '.join(close)}?" if close else "leave the config out"
-    return refuse(key, value, allowed=allowed, mend=mend)
+    fix = f"did you mean {' or '.join(close)}?" if close else "leave the config out"
+    return invalid(key, value, problem=allowed, fix=fix)
 
 
 def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
@@ -123,9 +123,9 @@ def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
         for name in wanted.features:
             if name not in features:
                 close = difflib.get_close_matches(name, features, n=1)
-                mend = f"did you mean {close[0]}?" if close else f"write {_FEATURES}=[{','.join(list(features)[:2])}]"
-                raise refuse(
-                    _FEATURES, name, allowed=f"the features of {wanted.name}: {', '.join(features)}", mend=mend
+                fix = f"did you mean {close[0]}?" if close else f"write {_FEATURES}=[{','.join(list(features)[:2])}]"
+                raise invalid(
+                    _FEATURES, name, problem=f"the features of {wanted.name}: {', '.join(features)}", fix=fix
                 )
         found = {_array_name(name): _taken(name, features[name], wanted, named=True) for name in wanted.features}
     else:
@@ -133,9 +133,9 @@ def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
         if not names:
             known = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
             first = ",".join(list(features)[:2])
-            raise refuse(
-                _FEATURES, None, allowed=f"{wanted.name} names no supervised ones; it has {known}",
-                mend=f"write {_FEATURES}=[{first}]",
+            raise invalid(
+                _FEATURES, None, problem=f"{wanted.name} names no supervised ones; it has {known}",
+                fix=f"write {_FEATURES}=[{first}]",
             )  # fmt: skip
         found = {_array_name(name): _taken(name, features[name], wanted, named=False) for name in names}
         kinds = [type(features[name]) for name in names]
@@ -143,7 +143,7 @@ def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
             found = dict(zip(("image", "label"), found.values(), strict=True))
     for name in found:
         if name in RESERVED:
-            raise refuse(_FEATURES, name, allowed=f"{' and '.join(RESERVED)} are the runner's own", mend="rename it")
+            raise invalid(_FEATURES, name, problem=f"{' and '.join(RESERVED)} are the runner's own", fix="rename it")
     return found
 
 
@@ -162,11 +162,11 @@ def text_of(builder: Any, wanted: Request) -> Taken:
     named = list(wanted.features) if wanted.features is not None else (texts if len(texts) == 1 else supervised[:1])
     if len(named) != 1 or named[0] not in texts:
         there = ", ".join(texts) or "none"
-        raise refuse(
+        raise invalid(
             _FEATURES,
             ",".join(named) or None,
-            allowed=f"one feature of text of {wanted.name}, which has {there}",
-            mend=f"write {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
+            problem=f"one feature of text of {wanted.name}, which has {there}",
+            fix=f"write {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
         )
     return Taken(named[0], ArraySpec((), "int32"), words=True)
 
@@ -205,16 +205,16 @@ def _taken(name: str, feature: Any, wanted: Request, *, named: bool) -> Taken:
     plain = type(feature) in (tfds.features.Tensor, tfds.features.Scalar, tfds.features.Text, tfds.features.ClassLabel)
     if not plain or feature.shape is None or any(size is None for size in feature.shape):
         allowed = f"images, labels, numbers and arrays of a fixed shape, and {text}"
-        raise refuse(_FEATURES, name, allowed=allowed, mend=others)
+        raise invalid(_FEATURES, name, problem=allowed, fix=others)
     dtype = np.dtype(feature.np_dtype)
     if dtype.kind in "OSU":
         if feature.shape == () and named:
             return Taken(name, ArraySpec((), "int32"), words=True)
-        mend = f"set dataset.tokenizer=bytes, or {others}; words of few kinds can be named there"
-        raise refuse(_FEATURES, name, allowed=f"numbers, and {text}, which needs a tokenizer", mend=mend)
+        fix = f"set dataset.tokenizer=bytes, or {others}; words of few kinds can be named there"
+        raise invalid(_FEATURES, name, problem=f"numbers, and {text}, which needs a tokenizer", fix=fix)
     kind = {"b": "bool", "f": "float32", "i": "int32", "u": "int32"}.get(dtype.kind)
     if kind is None:
-        raise refuse(_FEATURES, name, allowed=f"numbers, and {text} of {dtype}", mend=others)
+        raise invalid(_FEATURES, name, problem=f"numbers, and {text} of {dtype}", fix=others)
     return Taken(name, ArraySpec(tuple(feature.shape), kind))
 
 
@@ -222,12 +222,12 @@ def _image(name: str, feature: Any, wanted: Request) -> Taken:
     height, width, channels = feature.shape
     if np.dtype(feature.np_dtype) != np.uint8 or channels is None:
         found = f"{np.dtype(feature.np_dtype)} with {channels or 'varying'} channels"
-        raise refuse(
-            _FEATURES, name, allowed=f"only 8-bit images, {wanted.name} has {found}", mend="try dataset.name=cifar10"
+        raise invalid(
+            _FEATURES, name, problem=f"only 8-bit images, {wanted.name} has {found}", fix="try dataset.name=cifar10"
         )
     rows, columns = wanted.image_size or (height, width)
     if rows is None or columns is None:
         allowed = f"the images of {wanted.name} differ in size, so one is needed"
-        raise refuse("dataset.image_size", None, allowed=allowed, mend="write dataset.image_size=[64,64]")
+        raise invalid("dataset.image_size", None, problem=allowed, fix="write dataset.image_size=[64,64]")
     spec = ArraySpec((rows, columns, channels), "uint8", ("height", "width", "channel"))
     return Taken(name, spec, resize=(rows, columns) != (height, width))

@@ -16,7 +16,7 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Array, ArraySource, ArraySpec
 from runner.data.cut import Whole
-from runner.errors import DataError, refuse
+from runner.errors import DataError, invalid
 from runner.host.folders import remove_empty, remove_files
 
 FORMAT = 2
@@ -149,7 +149,7 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
     if match is None:
         # Community names, as in `namespace:name`, would have TFDS fetch and import code.
         allowed = "a builder that TFDS ships, as cifar10, emnist/letters or mnist:3.0.1, or digits"
-        raise refuse("dataset.name", config.name, allowed=allowed, mend="dataset.name=mnist works")
+        raise invalid("dataset.name", config.name, problem=allowed, fix="dataset.name=mnist works")
     return Request(match["builder"], match["config"], match["version"], size, features, text=text)
 
 
@@ -187,7 +187,7 @@ def _read_meta(path: Path) -> Meta | None:
             fields = _of_images(path.parent, fields)
         return Meta(**fields) if fields.get("format") in (_IMAGES_FORMAT, FORMAT, TEXTS_FORMAT) else None
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return None  # of another layout, or removed meanwhile: it is decoded anew
+        return None  # of another layout, or removed meanwhile: it is decoded again
 
 
 def _of_images(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _write_split(
             whole[name][done:stop] = _checked(f"{builder.name}, split {split}: {name}", numbers, whole[name].dtype)
         done = stop
     if done != size:
-        raise DataError(f"{builder.name} holds {done} examples of {split} and states {size}, prepare it anew")
+        raise DataError(f"{builder.name} holds {done} examples of {split} and states {size}, prepare it again")
     for array in whole.values():
         array.flush()
 

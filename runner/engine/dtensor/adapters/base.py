@@ -17,7 +17,7 @@ class Model(Protocol):
     """A tf_keras.Model, or a tf.Module that looks like one.
 
     Attributes:
-      losses: regularization, computed anew at each call.
+      losses: regularization, computed again at each call.
       submodules: its layers, and theirs.
       trainable_variables: what is trained.
     """
@@ -45,7 +45,7 @@ class ModelAdapter(Protocol):
         ...
 
     def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        """Returns the model with every variable under its layout, made of what `plain` gave or anew."""
+        """Returns the model with every variable under its layout, made of what `plain` gave or again."""
         ...
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:

@@ -99,7 +99,7 @@ class CoreAdapter:
         model = self._build(None, layouts)
         if not isinstance(model, tf.Module) or not hasattr(model, "layers"):
             raise ConfigError(
-                f"model._target_={self._config.target} is refused: engine=core_dtensor trains a tf.Module with "
+                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with "
                 f"`layers`, this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
             )
         made: Model = model
@@ -109,7 +109,7 @@ class CoreAdapter:
         built: Model = build_model(
             self._builder,
             self._config,
-            mend="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
+            fix="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
             keras=keras,
             **given(self._builder, self._config, self._data),
             layouts=layouts,

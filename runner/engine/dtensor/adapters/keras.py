@@ -87,7 +87,7 @@ class KerasAdapter:
         """Checks what a plain model must be for any mesh.
 
         Raises:
-          ConfigError: outputs that the task does not take, what no engine honours, batch statistics where padding
+          ConfigError: outputs that the task does not take, what no engine honors, batch statistics where padding
             would count in them.
         """
         contract.check(model, list(model.submodules), tf_keras.Model, config.model)
@@ -103,12 +103,12 @@ class KerasAdapter:
         contract.check_cover(paths, model.weights, config.model, "tf_keras")
         for layer in model.submodules:
             if _normalizes_batches(layer) and config.dataset.remainder == "pad":
-                raise padding.refuse(f"the batch statistics of layer {layer.name}")
+                raise padding.invalid(f"the batch statistics of layer {layer.name}")
         if not self._blank:
             check_kept(model, paths, config, self._data)
 
     def batch_statistics(self, model: tf_keras.Model) -> int:
-        """Returns how many batch normalisations train."""
+        """Returns how many batch normalizations train."""
         return sum(_normalizes_batches(layer) for layer in model.submodules)
 
     def whole(self, model: tf_keras.Model) -> set[str]:

@@ -65,7 +65,7 @@ def _check_evaluation(
         changed = [path for path, v in kept.items() if not np.array_equal(v.numpy(), before[path], equal_nan=True)]
     if changed:
         raise ConfigError(
-            f"model._target_={config.model.target} is refused: variable {changed[0]} is changed by a call with "
+            f"model._target_={config.model.target}: variable {changed[0]} is changed by a call with "
             "training=False, and an evaluation may change nothing; change it where `training` is true"
         )
 

@@ -2,7 +2,7 @@
 
 Layers, whosever they are, stay as they are: what they call is answered otherwise. Each function here has the
 signature and the result of the one that it stands for, in all its arguments. Without a rule are: fused batch
-normalisation; the gradients of average pooling, of depthwise convolution, of 3-D pooling, of silu and softsign;
+normalization; the gradients of average pooling, of depthwise convolution, of 3-D pooling, of silu and softsign;
 dilation; reversals, rolls and mirrored padding; loops over time.
 """
 

@@ -45,7 +45,7 @@ def rnn(
     first = tf.nest.flatten(inputs)[0]
     if first.shape[0 if time_major else 1] is None:
         raise ConfigError(
-            "model._target_ is refused: a recurrent layer is given a sequence of unknown length, and "
+            "model._target_: a recurrent layer is given a sequence of unknown length, and "
             "engine=keras_dtensor computes it step by step; give the model's input a fixed length, or set engine=jax"
         )
     if not time_major:
@@ -57,7 +57,7 @@ def rnn(
     if go_backwards:  # by hand: tf_keras's steps in a row set outputs to zero by a mask that it forgets to reverse
         inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
         mask = None if mask is None else reverse(mask, [time])
-    # tf_keras calls the step once before its loop, whose body draws masks anew: those are the second ones.
+    # tf_keras calls the step once before its loop, whose body draws masks again: those are the second ones.
     states = tuple(initial_states) + tuple(constants or ())
     step_function(tf.nest.map_structure(lambda x: tf.gather(x, 0, axis=time), inputs), states)
     _entered.append(_Loop())

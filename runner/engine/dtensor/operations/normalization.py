@@ -1,4 +1,4 @@
-"""Fused batch normalisation by plain reductions."""
+"""Fused batch normalization by plain reductions."""
 
 from __future__ import annotations
 

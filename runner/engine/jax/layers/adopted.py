@@ -104,10 +104,10 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
 
 
 class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalisation for which the devices meet less often; its moments are over the global batch."""
+    """Batch normalization for which the devices meet less often; its moments are over the global batch."""
 
     def call(self, inputs: jax.Array, training: bool | None = None, mask: jax.Array | None = None) -> jax.Array:
-        """Returns the inputs, normalised over the batch while training."""
+        """Returns the inputs, normalized over the batch while training."""
         if not training or not self.trainable or mask is not None or self.renorm:
             return super().call(inputs, training=training, mask=mask)
         x = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))

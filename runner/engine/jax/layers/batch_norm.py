@@ -1,4 +1,4 @@
-"""Batch normalisation for which the devices meet once, and once in its gradient; values are those of Keras 3 on JAX.
+"""Batch normalization for which the devices meet once, and once in its gradient; values are those of Keras 3 on JAX.
 
 Written as on one device, the mean is summed over the devices, then the variance from it. Here each device takes the
 moments of its own examples, and they are joined by the formula of Chan, Golub and LeVeque, "Updating Formulae and a
@@ -37,7 +37,7 @@ class Parts:
 def normalize(
     x: jax.Array, scale: jax.Array, offset: jax.Array, axis: int, epsilon: float, parts: Parts | None = None
 ) -> Three:
-    """Normalises an input by the moments over all dims but one.
+    """Normalizes an input by the moments over all dims but one.
 
     Args:
       x: float32 or float64, N examples or pixels of C channels.
@@ -48,7 +48,7 @@ def normalize(
       parts: how the examples are split; None: they are not, or this is not known.
 
     Returns:
-      The normalised input, and its mean and variance (C,). Gradients go through the first alone.
+      The normalized input, and its mean and variance (C,). Gradients go through the first alone.
     """
     axis %= x.ndim
     channels = x.shape[axis]
@@ -96,12 +96,12 @@ def _backward(axis: int, epsilon: float, parts: Parts | None, read: Read, g: Thr
     gradient = g[0]
     others = tuple(dim for dim in range(x.ndim) if dim != axis)
     count = x.size // x.shape[axis]
-    centred = x - _along(mean, x, axis)
+    centerd = x - _along(mean, x, axis)
     of_offset = jnp.sum(gradient, others)
-    of_scale = jnp.sum(gradient * centred, others) * deviation
+    of_scale = jnp.sum(gradient * centerd, others) * deviation
     factor = scale * deviation
     of_x = _along(factor, x, axis) * (
-        gradient - _along(of_offset / count, x, axis) - centred * _along(of_scale * deviation / count, x, axis)
+        gradient - _along(of_offset / count, x, axis) - centerd * _along(of_scale * deviation / count, x, axis)
     )
     return of_x, of_scale, of_offset
 

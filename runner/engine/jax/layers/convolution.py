@@ -2,7 +2,7 @@
 
 XLA computes a convolution of an image with few channels, and the gradient of one with strides, several times slower
 than its operations need: the latter spreads its input out, with zeros between, and multiplies those too. Here pixels
-that are a stride apart become neighbours instead: on that grid a convolution with strides is one without.
+that are a stride apart become neighbors instead: on that grid a convolution with strides is one without.
 
 Inside a loop XLA computes fast only those convolutions that are in one form already, NHWC images and HWIO kernels: its
 pass that brings others to this form (ConvCanonicalization) reads a program's entry computation and no loop's body.
