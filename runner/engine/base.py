@@ -195,6 +195,23 @@ class ProgramCost:
     accessed_bytes: float
 
 
+@dataclass(frozen=True)
+class PlainModel:
+    """A run's model on one device, without a mesh.
+
+    Attributes:
+      model: called with what `Task.inputs` gives and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
+      keras: the same network as a Keras model, for a file of Keras's own; None where there is none.
+      package: `tf_keras` or `keras`, what `keras` is made of.
+      why: in words, why `keras` is None.
+    """
+
+    model: Any
+    keras: Any
+    package: str
+    why: str = ""
+
+
 class Engine(Protocol):
     """Owns devices and state; computes steps.
 

@@ -1,11 +1,17 @@
-"""The one table of engines. Imports neither TensorFlow nor JAX, nor NumPy, which a refusal would wait for.
+"""The table of engines: what differs between them, how their modules are found, and when they are prepared.
 
-An engine is a package with three modules: `environment`, whose `prepare_environment(config)` runs before its
-library's first import; `devices`, whose `prepare_devices(config)` runs right after it; and `engine`, which imports the
-library at its top and has `make(config, data, total_steps, planning=)`.
+Imports neither TensorFlow nor JAX, nor NumPy, whose import would delay a config error.
 
-A user's module may import a library itself, and make layers as it is imported. So each command calls `prepare`, or
-`prepare_alone` where it computes nothing with the mesh, before it loads data or makes a task.
+An engine is a package with four modules:
+
+- `environment`: `prepare_environment(config)` runs before the library's first import;
+- `devices`: `prepare_devices(config)` runs right after that import;
+- `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.base.Engine`; the module imports the
+  library at its top;
+- `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
+
+A user's module may import a library itself, and create layers at its import. So each command calls `prepare`, or
+`prepare_alone` if it computes nothing on the mesh, before it loads data or creates a task.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner import layout
@@ -30,57 +37,124 @@ from runner.host.versions import installed
 from runner.processes.team import current
 
 if TYPE_CHECKING:
-    from runner.engine.base import Engine
+    from runner.data.base import Array
+    from runner.engine.base import Engine, PlainModel
     from runner.host import imports
     from runner.task.base import DataSpec
 else:
-    imports = late("runner.host.imports")  # with NumPy
+    imports = late("runner.host.imports")  # imports NumPy
+
+TF_KERAS = "tf_keras"
+KERAS_3 = "keras"
 
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """One engine.
+    """One engine: everything in which it differs from the others, so that no other module compares its name.
 
     Attributes:
-      package: that holds its modules.
-      libraries: packages that must be installed, in the order of their imports.
-      hidden: packages that the libraries load only because they are installed.
-      install: the command that installs them.
-      keys: of the group `engine`, those that this engine has and not every engine.
-      precisions: what `engine.precision` may be.
-      takes_layouts: its builders must take `layouts`; they build no Keras model.
+      package: Python package with its modules.
+      title: name of its first library, as its makers write it.
+      libraries: packages that must be installed, in import order; the first one computes.
+      distributions: names of the distributions whose versions are recorded with a run.
+      hidden: packages that the libraries import only because they are installed.
+      install: command that installs the libraries.
+      keys: keys of the group `engine` that this engine has and not every engine.
+      aliases: names that users of other tools may type for this engine; used for did-you-mean answers.
+      keras: package of the Keras models that it trains, and that its runs are exported as: `TF_KERAS` or `KERAS_3`.
+      precisions: valid values of `engine.precision`.
+      takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
+      has_model_layouts: `layout.from_model` works: models may bring a layout map of their own.
+      freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
+      opens_ports: its processes listen on all network interfaces, without authentication.
     """
 
     package: str
+    title: str
     libraries: tuple[str, ...]
+    distributions: tuple[str, ...]
     hidden: tuple[str, ...]
     install: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    keras: str = TF_KERAS
     precisions: tuple[str, ...] = ("float32",)
     takes_layouts: bool = False
+    has_model_layouts: bool = False
+    freezes_variables: bool = False
+    opens_ports: bool = False
+
+    def module(self, name: str) -> ModuleType:
+        """Returns one of the package's modules: `environment`, `devices`, `engine` or `plain`."""
+        return importlib.import_module(f"{self.package}.{name}")
 
 
-_DTENSOR = EngineEntry(
+_KERAS_DTENSOR = EngineEntry(
     package="runner.engine.dtensor",
+    title="TensorFlow",
     libraries=("tensorflow", "tf_keras"),
-    hidden=("jax", "pandas", "sklearn"),  # conversions of JAX functions, data frames, wrappers for scikit-learn
+    distributions=("tensorflow", "tf-keras"),
+    # TensorFlow converts JAX functions, tf_keras reads data frames and wraps models for scikit-learn. Their imports
+    # would take longer than ours, and no run needs them.
+    hidden=("jax", "pandas", "sklearn"),
     install="pip install -e .",
     keys=("combine_all_reduces", "intra_op_threads", "canary"),
+    aliases=("keras", "tf", "tensorflow", "dtensor", "tf_keras"),
+    # TensorFlow's servers ignore the address that they are given and run every graph that they are sent.
+    opens_ports=True,
 )
 ENGINES: Mapping[str, EngineEntry] = {
-    "keras_dtensor": _DTENSOR,
-    "core_dtensor": replace(_DTENSOR, takes_layouts=True),
+    "keras_dtensor": _KERAS_DTENSOR,
+    "core_dtensor": replace(_KERAS_DTENSOR, takes_layouts=True, aliases=("core", "tf_core")),
     "jax": EngineEntry(
         package="runner.engine.jax",
+        title="JAX",
         libraries=("jax", "keras"),
+        distributions=("keras", "jax"),
         hidden=("tensorflow", "pandas", "sklearn", "matplotlib"),
         install="pip install -e '.[jax]'",
         keys=("state", "loop", "data", "compilation_cache"),
+        aliases=("keras_jax", "jax_keras", "xla"),
+        keras=KERAS_3,
         precisions=("float32", "bfloat16"),
+        has_model_layouts=True,
+        freezes_variables=True,
     ),
 }
 
-_TITLES = {"tensorflow": "TensorFlow", "jax": "JAX"}
+
+def has_keras_3(name: str) -> bool:
+    """Returns whether an engine trains models of Keras 3, else of tf_keras."""
+    return ENGINES[name].keras == KERAS_3
+
+
+def keras_package(name: str | None) -> str:
+    """Returns the Keras package of an engine's models; tf_keras for a recorded name that is no engine any more."""
+    entry = ENGINES.get(name or "")
+    return TF_KERAS if entry is None else entry.keras
+
+
+def port_openers() -> frozenset[str]:
+    """Returns the names of the engines whose processes listen on all network interfaces."""
+    return frozenset(name for name, entry in ENGINES.items() if entry.opens_ports)
+
+
+def keras_3_engines() -> frozenset[str]:
+    """Returns the names of the engines that train models of Keras 3."""
+    return frozenset(name for name in ENGINES if has_keras_3(name))
+
+
+def aliases() -> dict[str, str]:
+    """Returns what users of other tools may type for an engine -> its name."""
+    return {alias: name for name, entry in ENGINES.items() for alias in entry.aliases}
+
+
+def distributions() -> tuple[str, ...]:
+    """Returns the distributions of all engines' libraries, each once, in the order of the table."""
+    names: dict[str, None] = {}
+    for entry in ENGINES.values():
+        names |= dict.fromkeys(entry.distributions)
+    return tuple(names)
 
 
 def check_installed(name: str, key: str = "engine.name") -> None:
@@ -152,14 +226,13 @@ def _prepare_imports(config: RunConfig) -> None:
 
 
 def _prepare_environment(config: RunConfig, name: str | None = None) -> None:
-    package = ENGINES[name or config.engine.name].package
+    entry = ENGINES[name or config.engine.name]
     with _noted():
-        importlib.import_module(f"{package}.environment").prepare_environment(config)
+        entry.module("environment").prepare_environment(config)
 
 
 def _prepare_devices(config: RunConfig) -> None:
-    package = ENGINES[config.engine.name].package
-    importlib.import_module(f"{package}.devices").prepare_devices(config)
+    ENGINES[config.engine.name].module("devices").prepare_devices(config)
 
 
 @contextmanager
@@ -197,12 +270,12 @@ def load(config: RunConfig, name: str | None = None) -> None:
         _prepare_imports(config)
     _prepare_environment(config, name)
     first = entry.libraries[0]
-    with nullcontext() if first in sys.modules else stages.stage(f"loading {_titled(first)}"):
+    with nullcontext() if first in sys.modules else stages.stage(f"loading {_titled(entry)}"):
         libraries.load(entry.libraries, without=entry.hidden)
 
 
-def _titled(library: str) -> str:
-    return " ".join([_TITLES[library], *installed([library]).values()])
+def _titled(entry: EngineEntry) -> str:
+    return " ".join([entry.title, *installed([entry.libraries[0]]).values()])
 
 
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:
@@ -221,6 +294,21 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     microbatch = config.dataset.batch_size // config.trainer.accumulate_steps
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
     load(config)
-    module = importlib.import_module(f"{ENGINES[config.engine.name].package}.engine")
-    made: Engine = module.make(config, data, total_steps, planning=planning)
-    return made
+    module = ENGINES[config.engine.name].module("engine")
+    engine: Engine = module.make(config, data, total_steps, planning=planning)
+    return engine
+
+
+def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
+    """Returns the config's model on one device, made of its framework's own layers.
+
+    Args:
+      config: a checked config; the engine's libraries are imported.
+      data: specs of the dataset's arrays, and the task.
+      values: canonical path -> whole array, for every variable of the model; other paths are ignored.
+
+    Raises:
+      ConfigError: the builder fails.
+    """
+    plain: PlainModel = ENGINES[config.engine.name].module("plain").make(config, data, values)
+    return plain

@@ -6,6 +6,7 @@ from runner.config.schema import RunConfig
 from runner.engine.dtensor.adapters.base import Model, ModelAdapter
 from runner.engine.dtensor.adapters.core import CoreAdapter
 from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.engine.registry import ENGINES
 from runner.task.base import DataSpec
 
 __all__ = ["Model", "ModelAdapter", "make_adapter"]
@@ -19,6 +20,6 @@ def make_adapter(config: RunConfig, data: DataSpec, *, blank: bool = False) -> M
       data: what the engine is built for.
       blank: variables may begin as zeros, which takes less time than drawing their values.
     """
-    if config.engine.name == "core_dtensor":
+    if ENGINES[config.engine.name].takes_layouts:
         return CoreAdapter(config.model, data, config.trainer.seed)
     return KerasAdapter(config.model, data, config.trainer.seed, blank=blank)
