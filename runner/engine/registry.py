@@ -21,7 +21,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -158,11 +158,11 @@ def distributions() -> tuple[str, ...]:
 
 
 def check_installed(name: str, key: str = "engine.name") -> None:
-    """Checks that an engine's libraries are there, without importing them.
+    """Checks that an engine's libraries are installed, without importing them.
 
     Args:
       name: of the engine, one of `ENGINES`.
-      key: that names it.
+      key: the key that names it.
 
     Raises:
       ConfigError: names the command that installs them.
@@ -170,30 +170,27 @@ def check_installed(name: str, key: str = "engine.name") -> None:
     entry = ENGINES[name]
     missing = [library for library in entry.libraries if importlib.util.find_spec(library) is None]
     if missing:
-        raise invalid(
-            key,
-            name,
-            problem=f"it needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            fix=entry.install,
-        )
+        verb = "is" if len(missing) == 1 else "are"
+        problem = f"it needs {' and '.join(missing)}, which {verb} not installed"
+        raise invalid(key, name, problem=problem, fix=entry.install)
 
 
-# Environment variables that this process set for its engine -> what they were before; None: not set.
-_before: dict[str, str | None] = {}
+# Environment variables that this process has set for its engine -> their values before; None: not set.
+_values_before: dict[str, str | None] = {}
 
 
 def prepare(config: RunConfig) -> None:
-    """Settles what can't be changed once the engine's library is loaded; comes before any of the user's code.
+    """Sets what can't be changed once the engine's library is loaded; must run before any of the user's code.
 
-    The library is not loaded here, so that data that can't be loaded is refused without it. It is loaded when the
-    user's code imports it, or by `load`, and has the config's devices from then on. Several processes must come to
-    know each other at one moment, so these load it here if user's code follows.
+    The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
+    loaded when the user's code imports it, or by `load`, and has the config's devices from then on. With several
+    processes the libraries connect to each other at one moment, so they are loaded here if user's code follows.
 
     Args:
       config: a checked config, whose engine this process will make.
 
     Raises:
-      ConfigError: the library is not installed, or sees too few devices; only where user's code follows.
+      ConfigError: the library is not installed, or finds too few devices; only if user's code follows.
     """
     entry = ENGINES[config.engine.name]
     _prepare_imports(config)
@@ -204,12 +201,12 @@ def prepare(config: RunConfig) -> None:
         imports.call_after_import(entry.libraries[0], partial(_prepare_devices, config))
         return
     load(config)
-    with _noted():
+    with _remembering_environment():
         _prepare_devices(config)
 
 
 def prepare_alone(config: RunConfig) -> None:
-    """Does as `prepare` for a process that makes no engine: the user's code gets its library, and CPUs alone.
+    """Prepares a process that makes no engine: the user's code gets the engine's library, on CPUs only.
 
     Args:
       config: a checked config.
@@ -220,14 +217,16 @@ def prepare_alone(config: RunConfig) -> None:
 
 
 def _prepare_imports(config: RunConfig) -> None:
-    own = {path.partition(".")[0] for path in import_paths(config)}
-    libraries_of_all = {library for entry in ENGINES.values() for library in entry.libraries}
-    imports.watch(config.trainer.seed, own - libraries_of_all)
+    user_packages = {path.partition(".")[0] for path in import_paths(config)}
+    engine_libraries: set[str] = set()
+    for entry in ENGINES.values():
+        engine_libraries.update(entry.libraries)
+    imports.watch(config.trainer.seed, user_packages - engine_libraries)
 
 
 def _prepare_environment(config: RunConfig, name: str | None = None) -> None:
     entry = ENGINES[name or config.engine.name]
-    with _noted():
+    with _remembering_environment():
         entry.module("environment").prepare_environment(config)
 
 
@@ -236,19 +235,20 @@ def _prepare_devices(config: RunConfig) -> None:
 
 
 @contextmanager
-def _noted() -> Iterator[None]:
-    """Notes which environment variables the block changes."""
+def _remembering_environment() -> Iterator[None]:
+    """Remembers the values of the environment variables that the block changes."""
     before = dict(os.environ)
     yield
     for key in {*before, *os.environ}:
         if before.get(key) != os.environ.get(key):
-            _before.setdefault(key, before.get(key))
+            # The first value is kept if several blocks change a variable: that one is the user's.
+            _values_before.setdefault(key, before.get(key))
 
 
 def environment_for_children() -> dict[str, str]:
-    """Returns this process's environment as it is without an engine, for processes that prepare their own."""
+    """Returns this process's environment as it is without an engine, for children that prepare their own."""
     environment = dict(os.environ)
-    for key, value in _before.items():
+    for key, value in _values_before.items():
         if value is None:
             environment.pop(key, None)
         else:
@@ -257,7 +257,7 @@ def environment_for_children() -> dict[str, str]:
 
 
 def load(config: RunConfig, name: str | None = None) -> None:
-    """Sets the process's environment for an engine, then imports its libraries without what they need not load.
+    """Sets the process's environment for an engine, then imports its libraries but not those in `hidden`.
 
     Args:
       config: a checked config.
@@ -270,23 +270,24 @@ def load(config: RunConfig, name: str | None = None) -> None:
         _prepare_imports(config)
     _prepare_environment(config, name)
     first = entry.libraries[0]
-    with nullcontext() if first in sys.modules else stages.stage(f"loading {_titled(entry)}"):
+    if first in sys.modules:
+        # A user's module has imported it already: nothing to wait for, so no stage is shown.
+        libraries.load(entry.libraries, without=entry.hidden)
+        return
+    title = " ".join([entry.title, *installed([first]).values()])
+    with stages.stage(f"loading {title}"):
         libraries.load(entry.libraries, without=entry.hidden)
 
 
-def _titled(entry: EngineEntry) -> str:
-    return " ".join([entry.title, *installed([entry.libraries[0]]).values()])
-
-
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:
-    """Returns the engine that the config names, not yet built. This is where TensorFlow or JAX is imported.
+    """Returns the config's engine, not yet built. This is where TensorFlow or JAX is imported.
 
     Args:
       config: a checked config.
       data: specs of the dataset's arrays, and the task.
       total_steps: training steps of the whole run, for schedules that end with it.
-      planning: its program is read and no step is run, so that it may leave out what only a step needs: values of
-        variables, the canary, devices beside the first.
+      planning: the program is read and no step is run, so the engine may skip what only a step needs: values of
+        variables, the canary, devices after the first.
 
     Raises:
       ConfigError: the layout does not fit the arrays.

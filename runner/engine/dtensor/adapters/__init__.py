@@ -13,12 +13,12 @@ __all__ = ["Model", "ModelAdapter", "make_adapter"]
 
 
 def make_adapter(config: RunConfig, data: DataSpec, *, blank: bool = False) -> ModelAdapter:
-    """Returns the adapter of `engine.name`.
+    """Returns the adapter of the config's engine.
 
     Args:
       config: a checked config.
       data: what the engine is built for.
-      blank: variables may begin as zeros, which takes less time than drawing their values.
+      blank: variables may start as zeros, which takes less time than drawing their values.
     """
     if ENGINES[config.engine.name].takes_layouts:
         return CoreAdapter(config.model, data, config.trainer.seed)
