@@ -113,7 +113,7 @@ def _why_not(config: RunConfig, available: Accelerators) -> str:
     words = available.words()
     processes = place.count(config.cluster)
     if available.kind == TPU and processes > 1:
-        return f"the {words} here are not shared out to processes; use cluster=single"
+        return f"the {words} here can't be shared by several processes; use cluster=single"
     count = _count_in_all(config, available)
     try:
         mesh.resolve_axes(replace(config.mesh, device=available.kind), count)

@@ -171,7 +171,7 @@ def check_installed(name: str, key: str = "engine.name") -> None:
     missing = [library for library in entry.libraries if importlib.util.find_spec(library) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        problem = f"it needs {' and '.join(missing)}, which {verb} not installed"
+        problem = f"needs {' and '.join(missing)}, which {verb} not installed"
         raise invalid(key, name, problem=problem, fix=entry.install)
 
 

@@ -108,7 +108,7 @@ def stock(name: str) -> dict[str, Array]:
 
 
 def main() -> None:
-    """Writes `<model>:<name>` arrays, or `<model>:error` where one is refused or fails."""
+    """Writes `<model>:<name>` arrays, or `<model>:error` where one is rejected or fails."""
     request = json.loads(sys.argv[2])
     arrays: dict[str, Array] = {}
     registry.load(config(request["names"][0], request["axes"] or {"batch": 1}))

@@ -53,8 +53,8 @@ def check(mesh: dtensor.Mesh, batch_axis: str | None, *, reread: bool) -> None:
         axes = dict(zip(mesh.dim_names, mesh.shape(), strict=True))
         raise EngineError(
             f"the canary failed: two training steps on mesh {axes} "
-            f"differ from numpy by {worst:.2e}, allowed is {TOLERANCE:.0e}; this TensorFlow computes wrongly there, "
-            "set engine.combine_all_reduces=false, or mesh=single if it is"
+            f"differ from NumPy by {worst:.2e} (tolerance {TOLERANCE:.0e}), so this TensorFlow computes wrong numbers "
+            "there; set engine.combine_all_reduces=false, or mesh=single if it is false already"
         )
 
 

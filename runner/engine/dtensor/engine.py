@@ -116,7 +116,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         variables = _stored(self._adapter.variables(self._model))
         for path, variable in variables.items():
             if variable.layout != layouts[path]:
-                raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")
+                raise EngineError(f"variable {path} has layout {variable.layout}, but the plan says {layouts[path]}")
         self._state = make_state(
             variables,
             [uncast(variable) for variable in self._model.trainable_variables],
@@ -316,7 +316,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
           EngineError: nothing was compiled yet.
         """
         if self._train is None:
-            raise EngineError("the step's collectives are asked for before it was compiled")
+            raise EngineError("the step must be compiled before its collectives can be read")
         per_microbatch = collectives.collectives(
             self._steps.loop,
             self._before,

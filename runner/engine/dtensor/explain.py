@@ -17,7 +17,7 @@ _ALTERNATIVES = {
     "Depthwise": "tf.nn.depthwise_conv2d or keras.layers.DepthwiseConv2D",
     "SpaceToBatch": "keras.layers.Conv2D(dilation_rate=...)",
     "Conv2D": "keras.layers.Conv2D, which gathers images and kernels first",
-    "Conv3D": "a layout that splits such inputs over the batch alone",
+    "Conv3D": "a layout that shards such inputs along the batch only",
     "ResourceScatter": "keras.layers.Embedding, or tf.gather(tf.identity(table), ids)",
     "ResourceGather": "keras.layers.Embedding, or tf.gather(tf.identity(table), ids)",
     "TensorList": f"tf.unstack over a fixed number of steps, or {_USE_JAX}",
@@ -29,9 +29,9 @@ _ALTERNATIVES = {
     "SpaceToDepth": "keras.layers.Reshape and Permute",
     "DepthToSpace": "keras.layers.Reshape and Permute",
     "LRN": f"a normalization written out with tf.reduce_mean, or {_USE_JAX}",
-    "Reshape": "a layout that leaves the merged or split dims whole",
-    "Einsum": "a layout that splits each letter of the equation over one axis",
-    "MatMul": "a layout that splits the two factors' common dim alike, or not at all",
+    "Reshape": "a layout that does not shard the merged or split dims",
+    "Einsum": "a layout that shards each letter of the equation over one axis",
+    "MatMul": "a layout that shards the two factors' common dim over the same axis, or not at all",
 }
 # Ways in which DTensor's errors name the operation, the most exact first.
 _OPERATION_PATTERNS = (r"current operation: .*?\"tf\.(\w+)\"", r"'tf\.(\w+)' op", r"\btf\.(\w+)")
@@ -57,7 +57,7 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     layer = _layer(kind, operations, layers)
     where = f" in layer {layer}" if layer else ""
     return ConfigError(
-        f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is split "
+        f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is sharded "
         f"({_reason(text)}); use {_alternative(kind)}"
     )
 
@@ -127,6 +127,6 @@ def compile_warning(engine: str, variables: int) -> str:
     if variables <= _MANY_VARIABLES:
         return ""
     return (
-        f"engine={engine} may take many minutes to compile a step of {variables:,} variables, and the time grows "
-        "faster than their number; use engine=jax"
+        f"engine={engine} may take many minutes to compile a step of {variables:,} variables: the time grows with the "
+        "square of their number; use engine=jax"
     )

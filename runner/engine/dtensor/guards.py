@@ -87,10 +87,10 @@ def check_indexing(graph: tf.Graph) -> None:
             # Harmless if nothing uses the result: tf_keras's masked pooling takes an element to know its dtype.
             if not operation.outputs[0].consumers():
                 continue
-            what = "takes an element by its number, as x[:, 0]"
+            what = "indexes a single element, such as x[:, 0]"
             fix = "tf.gather(x, 0, axis=1), or tf.unstack"
         elif operation.get_attr("new_axis_mask"):
-            what = "adds a dim by indexing, as x[:, None]"
+            what = "adds a dim by indexing, such as x[:, None]"
             fix = "tf.expand_dims(x, 1)"
         else:
             continue
@@ -115,6 +115,7 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
         for resource in operation.inputs:
             if resource.dtype == tf.resource and _variable_name(graph, resource, names) == _UNKNOWN:
                 raise ConfigError(
-                    f"model._target_: operation {operation.name} uses a variable or table that is none of "
-                    "the model's weights, which lies on no mesh; make it by the layer's add_weight, or set engine=jax"
+                    f"model._target_: operation {operation.name} uses a variable or table that is not one of the "
+                    "model's weights and so is not on the mesh; create it with the layer's add_weight, or set "
+                    "engine=jax"
                 )

@@ -338,7 +338,7 @@ class Steps:
             if loss.shape.rank:
                 raise ConfigError(
                     f"model._target_={self._config.model.target}: a layer adds a loss of shape {list(loss.shape)}, "
-                    "and tf_keras takes one number; add its tf.reduce_mean or tf.reduce_sum"
+                    "but tf_keras needs a scalar; add its tf.reduce_mean or tf.reduce_sum"
                 )
 
     def _outputs(

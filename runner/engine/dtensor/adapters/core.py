@@ -101,8 +101,8 @@ class CoreAdapter:
         model = self._build(None, layouts)
         if not isinstance(model, tf.Module) or not hasattr(model, "layers"):
             raise ConfigError(
-                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with "
-                f"`layers`, this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
+                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with `layers`, but "
+                f"this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
             )
         module: Model = model
         return module

@@ -68,8 +68,8 @@ def _check_evaluation(
         for path, variable in kept.items():
             if not np.array_equal(variable.numpy(), before[path], equal_nan=True):
                 raise ConfigError(
-                    f"model._target_={config.model.target}: variable {path} is changed by a call with "
-                    "training=False, and an evaluation may change nothing; change it where `training` is true"
+                    f"model._target_={config.model.target}: a call with training=False changes variable {path}, but "
+                    "an evaluation must not change anything; change it only if `training` is true"
                 )
 
 

@@ -46,8 +46,8 @@ def rnn(
     time = 0 if time_major else 1
     if tf.nest.flatten(inputs)[0].shape[time] is None:
         raise ConfigError(
-            "model._target_: a recurrent layer is given a sequence of unknown length, and "
-            "engine=keras_dtensor computes it step by step; give the model's input a fixed length, or set engine=jax"
+            "model._target_: a recurrent layer gets a sequence of unknown length, but engine=keras_dtensor unrolls "
+            "its steps; give the model's input a fixed length, or set engine=jax"
         )
     if not time_major:
         inputs = tf.nest.map_structure(scope.by_batch, inputs)
