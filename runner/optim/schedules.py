@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from runner import arrays
-from runner.arrays import Arrays, Tensor
+from runner.arrays import Elementary, Tensor
 from runner.config.schema import OptimizerConfig, ScheduleConfig
 
 # Schedule -> keys of `optimizer.schedule` that it uses.
@@ -30,7 +30,7 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
     """
     base = config.learning_rate
     schedule = config.schedule
-    xp = arrays.of(ops)
+    xp = arrays.elementary(ops)
     if schedule.name == "cosine":
         return base * _cosine(schedule, step, total_steps, xp)
     if schedule.name == "exponential":
@@ -43,7 +43,7 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
     return xp.to_float(base)
 
 
-def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Arrays) -> Tensor:
+def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
     """Returns a linear rise from 0, then half a cosine (Loshchilov and Hutter, 2017) down to `final_factor`."""
     warmup = schedule.warmup_steps
     final = schedule.final_factor
@@ -57,7 +57,7 @@ def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Arrays
     return is_rising * (step / float(warmup)) + (1 - is_rising) * cosine
 
 
-def _piecewise(schedule: ScheduleConfig, step: Tensor, xp: Arrays) -> Tensor:
+def _piecewise(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor:
     """Returns the factor of the step's piece, as a sum of the changes at the boundaries that are passed."""
     factors = schedule.factors
     factor = factors[0]

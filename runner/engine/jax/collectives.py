@@ -187,6 +187,7 @@ def _operands(text: str) -> list[str]:
 
 def _merged_names(name: str) -> list[str]:
     """Returns the names that XLA joined in one: `a/(b:c)` is a/b and a/c."""
+    # The parts have parentheses of their own, such as `transpose(jvp(d1))`, nested twice at most.
     merged = re.fullmatch(r"(.*?)\(([^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*:.*)\)", name)
     if merged is None:
         return [name]

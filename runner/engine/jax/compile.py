@@ -102,6 +102,7 @@ def _traced_gradients(
     count = jax.ShapeDtypeStruct((), np.float32)
     microstep = jax.ShapeDtypeStruct((), np.int32)
 
+    # Without the outputs and the new batch statistics, which a variable without a gradient may change too.
     def learned(*arguments: Any) -> tuple[list[jax.Array], jax.Array, jax.Array]:
         gradients, (loss_b, _, regularization, _) = step.gradients(*arguments)
         return gradients, loss_b, regularization
@@ -129,6 +130,7 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: R
       ConfigError: names the variables that they are not computed from.
     """
     _, is_read = private.without_unused(trace)
+    # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
     unused = [path for path, is_used in zip(trainable, is_read, strict=False) if not is_used]
     if not unused:
         return

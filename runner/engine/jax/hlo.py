@@ -136,12 +136,12 @@ def replica_groups(attributes: str, devices: int) -> list[list[int]]:
         return _mesh_groups(mesh[1], mesh[2] or "", mesh[3])
     tiled = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if tiled:
-        ids = _device_ids(tiled[2]).reshape(_integers(tiled[1]))
-        return [[int(device) for device in row] for row in ids]
+        groups: list[list[int]] = _device_ids(tiled[2]).reshape(_integers(tiled[1])).tolist()
+        return groups
     listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes)
     if listed:
-        groups = [_integers(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])]
-        return groups or [list(range(devices))]
+        every_device = [list(range(devices))]
+        return [_integers(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])] or every_device
     raise EngineError(f"XLA's replica groups have an unknown form: {attributes[:200]}")
 
 
@@ -194,5 +194,5 @@ def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
     ids = _device_ids(order or f"[{math.prod(sizes.values())}]").reshape(factor_sizes)
     other_dims = [dim for dim in range(ids.ndim) if dim not in group_dims]
     group_size = math.prod(ids.shape[dim] for dim in group_dims)
-    groups = ids.transpose(other_dims + group_dims).reshape(-1, group_size)
-    return [[int(device) for device in group] for group in groups]
+    groups: list[list[int]] = ids.transpose(other_dims + group_dims).reshape(-1, group_size).tolist()
+    return groups

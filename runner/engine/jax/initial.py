@@ -147,6 +147,7 @@ def trace_slices(trace: ClosedJaxpr) -> list[TraceSlice]:
         needed = [result]
         numbers = set[int]()
         constants_read = dict[Var, Any]()
+        # From the result back to constants and literals, each equation once.
         while needed:
             atom = needed.pop()
             if isinstance(atom, Literal):
@@ -223,6 +224,7 @@ def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeS
     # Lists of equal length may share a program, which then runs once per row of paths.
     groups: dict[tuple[int, int], list[list[str]]] = defaultdict(list)
     for number, paths in enumerate(paths_by_function.values()):
+        # A large variable's number makes a group of its own; all others of equal length share the number -1.
         is_large = _bytes_per_device(kinds[paths[0]]) > _ALONE_BYTES
         groups[len(paths), number if is_large else -1].append(paths)
 

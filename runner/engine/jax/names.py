@@ -92,11 +92,13 @@ class Names:
         self._walked.add(id(owner))
         if private.is_functional(owner):
             for layer in owner.layers:
+                # A layer that is used in several models keeps the path under which it is met first.
                 name = layer_path(layer.name)
                 prefix = short if private.is_functional(layer) else f"{short}{name}/"
                 self._layers.setdefault(id(layer), _Paths(prefix.removesuffix("/") or name, f"{full}{name}"))
                 self._walk(layer, prefix, f"{full}{name}/")
             return
+        # Sorted by name: a variable that two attributes hold has one path, in whatever order they were assigned.
         for name, value in sorted(vars(owner).items()):
             if name not in private.BOOKKEEPING:
                 self._note(value, _Paths(f"{short}{name}", f"{full}{name}"))

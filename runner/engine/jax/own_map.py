@@ -39,6 +39,7 @@ def with_own_map(
     if not with_map:
         raise _invalid("no layer of the model has a get_layout_map; KerasHub's Gemma, Llama and Qwen have one")
     kind = type(with_map[0])
+    # Keras wants devices for a mesh; the map reads only the mesh's axes.
     devices = np.array(jax.devices()[: math.prod(axes.values())])
     device_mesh = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), devices)
     data_axis = batch_axis(config, axes)

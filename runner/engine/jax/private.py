@@ -25,6 +25,7 @@ from keras.src.models import Functional
 from keras.src.utils import module_utils, naming
 
 Function = Callable[..., jax.Array]
+# JAX's own, so that a second call of `bind_gloo` does not wrap the first.
 _make_gloo = _jax.make_gloo_tcp_collectives
 
 # Lists that Keras keeps next to a layer's attributes; walking them would give a variable a second path.

@@ -58,6 +58,7 @@ def check_kept(
         return
     changed = _changed(model, data, kept, training=True) if kept else []
     if changed or has_own_code or contract.has_activity_loss(layers):
+        # `first` gathers from all processes, so it is called only if a call is computed.
         values = _held_values(model) if first is None else first()
         before = {path: np.asarray(values[path]) for path in changed}
         padding.check(_call(model, config, changed, values), data.inputs, before, config.trainer.accumulate_steps)

@@ -121,6 +121,7 @@ class StateTree:
 
         def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
             nonlocal freed
+            # Released at once and not with the last reference: the caller still holds the old state.
             freed += old.nbytes
             old.delete()
             if freed >= _MOST_FREED:

@@ -37,6 +37,7 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
                 fix="list them with python -m runner.plan",
             )
         matched |= {key for key, path in paths.items() if re.fullmatch(pattern, path)}
+    # Whole layers first: `trainable=False` also changes what a layer such as batch normalization computes.
     for layer in private.all_layers(model):
         variables = [variable for variable in layer.weights if id(variable) in trainable] or layer.weights
         if variables and not any(id(variable) in matched for variable in variables):

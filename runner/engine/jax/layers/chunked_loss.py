@@ -1,4 +1,4 @@
-"""Cross-entropy of tokens whose logits are `hidden @ head`, in chunks: one chunk's logits are in memory at a time.
+"""Losses of tokens whose logits are `hidden @ head`, in chunks: one chunk's logits are in memory at a time.
 
 The gradients are computed with the losses, from the same logits: they are linear in the factor that the backward pass
 brings, so that no logits are computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989). Each part of the mesh that
