@@ -44,7 +44,7 @@ class OptimizerEntry:
       keras_class: name of the stock optimizer in `keras.optimizers` with the same formula, for comparison. Its
         arguments have the names of `keys`.
       keras_slots: slot -> attribute of the stock optimizer, in tf_keras and Keras 3 alike, that lists the same values
-        per variable.
+        per variable, with the same sign and scale.
       bug_keys: keys that reproduce a known bug of this optimizer; false by default.
     """
 
