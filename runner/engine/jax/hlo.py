@@ -126,7 +126,7 @@ def replica_groups(attributes: str, devices: int) -> list[list[int]]:
 
     Args:
       attributes: of the instruction.
-      devices: of the mesh, which an empty list of groups stands for.
+      devices: of the mesh; an empty list of groups means one group of all.
 
     Raises:
       EngineError: a fourth form.

@@ -1,7 +1,7 @@
 """How the mesh splits what a step computes: shardings that steps pin, and parts that layers and losses use.
 
-XLA's partitioner chooses the sharding of every array between the state and the batch. It is told one where its own
-choice is wrong, or communicates more than needed.
+XLA's partitioner chooses the sharding of every array between the state and the batch. The shardings here replace
+choices of its own that are wrong, or that communicate more than needed.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def set_dtype(variable: keras.Variable, dtype: str) -> None:
 def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
     """Makes Keras compute with variables' values in float32, if they are narrower, while the context lasts.
 
-    Without it Keras rounds a value that stands for a variable's to the variable's own dtype.
+    Without it Keras rounds a value that is passed for a variable to the variable's own dtype.
     """
     before = [variable._dtype for variable in variables]
     for variable in variables:
