@@ -24,7 +24,7 @@ from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, check
 from runner.export.drawn import drawn_answers
-from runner.export.plain import WeightsInUse, make_plain
+from runner.export.plain import WeightsInUse
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
@@ -89,7 +89,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         with folders.making(target) as making:
             with stages.stage("writing the export"):
                 written, drawn = _write(config, saved, served, making, folder / "runner.log")
-            library = "keras" if config.engine.name == "jax" else "tf_keras"
+            library = registry.keras_package(config.engine.name)
             with stages.stage("loading it again in a fresh process"):
                 compared = check(making, written, library, served, examples, outputs, folder / "runner.log", drawn)
             rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
@@ -172,7 +172,7 @@ def _write(
 ) -> tuple[Written, frozenset[str]]:
     """Writes the model; returns what was written, and which answers come of random numbers."""
     with quiet_native_log(log):
-        plain = make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
+        plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
         convert = not config.model.target.startswith("runner.")
         tensorflow = importlib.util.find_spec("tensorflow") is not None
         # First: what is written of a Keras 3 model is traced likewise.

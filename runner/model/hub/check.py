@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.config.schema import ModelConfig, RunConfig
@@ -24,8 +24,12 @@ _OF_BYTES = "ByteTokenizer"  # KerasHub's, whose tokens are bytes
 _PADDED_BYTES = 512  # the most tokens of a vocabulary of bytes that was padded for a mesh axis to divide it
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     """Checks the group `model` where it is KerasHub's.
+
+    Args:
+      config: its engines are checked.
+      keras_3_engines: names of the engines that train models of Keras 3.
 
     Raises:
       ConfigError: another engine, no KerasHub, an unknown class or key, or a folder that is no preset.
@@ -33,7 +37,7 @@ def check(config: RunConfig) -> None:
     if config.model.target != TARGET:
         return
     for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
-        if engine not in (None, "jax"):
+        if engine is not None and engine not in keras_3_engines:
             fix = "set engine=jax" if key == "engine.name" else f"leave {key} out"
             raise invalid(key, engine, problem="KerasHub's models are Keras 3's, which engine=jax trains", fix=fix)
     if not catalog.is_installed():

@@ -15,6 +15,7 @@ from runner.config.convert import as_typed
 from runner.config.schema import RunConfig
 from runner.config.typed import composed_with
 from runner.data.base import Dataset, Encoding
+from runner.engine import registry
 from runner.engine.base import Engine
 from runner.errors import ConfigError
 from runner.host.outputs import warn
@@ -34,7 +35,7 @@ from runner.training.checkpoint.storage import Checkpoint
 from runner.training.past import from_arrays
 from runner.training.stopping import Objective
 
-_LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "numpy")
+_LIBRARIES = ("runner", *registry.distributions(), "numpy")
 _TAG = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
 _PLANNED = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")  # groups that a plan comes from

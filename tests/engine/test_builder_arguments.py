@@ -74,7 +74,7 @@ def test_a_wrapped_builder_is_told_what_the_one_inside_names() -> None:
     assert set(given(outer, cases.data())) == {"inputs", "outputs"}
 
 
-def test_a_builder_of_one_shape_is_refused_several_inputs() -> None:
+def test_a_builder_of_one_shape_rejects_several_inputs() -> None:
     said = (
         r"^model._target_=models.build: it takes `input_shape`, of one input, and the task has age, words; "
         r"write it to take `inputs`, or set task.inputs=\[age\]$"
@@ -84,7 +84,7 @@ def test_a_builder_of_one_shape_is_refused_several_inputs() -> None:
     assert list(given(taking("keras", "inputs", "outputs"), two())["inputs"]) == ["age", "words"]
 
 
-def test_what_takes_neither_inputs_nor_a_shape_is_refused_before_it_is_called() -> None:
+def test_a_builder_without_inputs_or_shape_is_rejected_before_it_is_called() -> None:
     wrong = taking("keras")
     for data in (cases.data(), two()):
         with pytest.raises(ConfigError, match=r": it takes keras, and a builder takes keras, input"):
