@@ -103,7 +103,7 @@ def build(
     taken, called = hub_inputs.taken(keras, type(body).__name__, wanted, inputs)
     model = keras.Model(taken, head(called), name="keras_hub")
     if held is not None:
-        stored.give(model, held.values(body, None if kind is None else whole))
+        stored.attach(model, held.values(body, None if kind is None else whole))
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)
     return model

@@ -64,8 +64,8 @@ CASES = [
     ("noise", [], ["RandomStandardNormal", "layer my_noise", "tf.random.stateless_uniform"]),
     ("taken", [], ["a layer has the name 'ema'", "ema_layer"]),
     ("taken", ["engine=jax"], ["a layer has the name 'ema'", "ema_layer"]),
-    ("frozen", [], ["model._target_=refused_models.frozen", "nothing to train"]),
-    ("frozen", ["engine=jax"], ["model._target_=refused_models.frozen", "nothing to train"]),
+    ("frozen", [], ["model._target_=refused_models.frozen", "no trainable variable"]),
+    ("frozen", ["engine=jax"], ["model._target_=refused_models.frozen", "no trainable variable"]),
     ("norm", ["dataset.remainder=pad"], ["dataset.remainder=pad", "batch statistics of layer norm", "drop"]),
 ]
 

@@ -177,8 +177,12 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
         {"options": {"kind": "compile"}},
         ["Adversarial trains by a train_step", "two optimizers are not"],
     ),
-    ("adversarial", {"options": {"kind": "held"}}, ["two optimizers are not offered", "train one network at a time"]),
-    ("adversarial", {"options": {"kind": "no_call"}}, ["two optimizers are not offered"]),
+    (
+        "adversarial",
+        {"options": {"kind": "held"}},
+        ["two optimizers are not supported", "train one network at a time"],
+    ),
+    ("adversarial", {"options": {"kind": "no_call"}}, ["two optimizers are not supported"]),
     ("adversarial", {"options": {"kind": "pair"}}, ["returned 2 models", "two optimizers", "return one keras.Model"]),
     ("float8", {}, ["set by its gradient", "quantize"]),
 ]

@@ -53,10 +53,10 @@ class Keras3Factory:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
         model = self._built()
-        told = stored.given(model)
+        told = stored.attached(model)
         for variable in model.weights:
             if id(variable) in told:
-                variable.assign(stored.whole(told[id(variable)]))
+                variable.assign(stored.read_whole(told[id(variable)]))
         return model
 
     def begin(self, *, whole: bool = False) -> tuple[keras.Model, Initial]:
@@ -73,7 +73,7 @@ class Keras3Factory:
         """
         model, made = (None if whole else self._trace()) or self._hold()
         variables = Names(model).variables
-        told = stored.given(model)
+        told = stored.attached(model)
         values = {path: told.get(id(variable), made[id(variable)]) for path, variable in variables.items()}
         for variable in variables.values():
             private.release(variable)
@@ -131,7 +131,7 @@ class Keras3Factory:
 
     def _built(self) -> keras.Model:
         """Returns the built model, of values that are drawn."""
-        told = builder.given(self._builder, self._config, self._data)
+        told = builder.data_arguments(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             told[target.LAYOUTS] = {}
         private.reset_layer_names()  # layers without a name get the same names at every call

@@ -110,9 +110,9 @@ def _call(
 
     compiled = jax.jit(traced)
 
-    def call(batch: Batch) -> padding.Called:
+    def call(batch: Batch) -> padding.CallResult:
         found = compiled(*given, as_called(dict(batch)))
         kept, losses, outputs = ([np.asarray(each) for each in part] for part in found)
-        return padding.Called(dict(zip(paths, kept, strict=True)), losses, outputs)
+        return padding.CallResult(dict(zip(paths, kept, strict=True)), losses, outputs)
 
     return call

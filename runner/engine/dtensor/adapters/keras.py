@@ -22,7 +22,7 @@ from runner.engine.dtensor.layers import adopt, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.model import contract, padding, target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_paths, given, parameters
+from runner.model.builder import check_kind, check_paths, data_arguments, parameters
 from runner.task.base import DataSpec
 
 
@@ -130,7 +130,7 @@ class KerasAdapter:
     def _call(self, layouts: Mapping[str, dtensor.Layout]) -> tf_keras.Model:
         tf_keras.backend.reset_uids()  # unnamed layers get the same names at every call
         tf_keras.utils.set_random_seed(self._seed)
-        told = given(self._builder, self._config, self._data)
+        told = data_arguments(self._builder, self._config, self._data)
         if self._takes_layouts:
             told[target.LAYOUTS] = layouts
         builder = self._builder

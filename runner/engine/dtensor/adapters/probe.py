@@ -43,13 +43,13 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
         _check_evaluation(model, variables, kept, config, data)
     if pads and (kept or own or contract.has_activity_loss(layers)):
 
-        def call(batch: Batch) -> padding.Called:
+        def call(batch: Batch) -> padding.CallResult:
             entered = scope.Scope(config.trainer.seed, tf.constant(0))
             with _unchanged(variables), scope.enter(entered), masks.handed_in(model):
                 outputs = model(_taken(batch), training=True)
                 values = {path: variable.numpy() for path, variable in kept.items()}
                 losses, given = ([each.numpy() for each in part] for part in (model.losses, tf.nest.flatten(outputs)))
-            return padding.Called(values, losses, given)
+            return padding.CallResult(values, losses, given)
 
         before = {path: variable.numpy() for path, variable in kept.items()}
         padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
