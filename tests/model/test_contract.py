@@ -159,14 +159,14 @@ PAD = {"remainder": "pad"}
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("keeps", PAD, ["dataset.remainder=pad", "kept", "training call", "remainder=drop"]),
     ("keeps", PAD | {"options": {"what": "rows"}}, ["dataset.remainder=pad", "kept"]),
-    ("keeps", PAD | {"options": {"what": "steps"}, "accumulate": 2}, ["kept", "2 micro-batches", "padding alone"]),
+    ("keeps", PAD | {"options": {"what": "steps"}, "accumulate": 2}, ["kept", "2 microbatches", "padding only"]),
     ("keeps", PAD | {"options": {"what": "mixed"}}, ["the other examples of a batch"]),
     ("keeps", {"options": {"what": "evaluation"}}, ["kept", "training=False"]),
     ("adds_loss", PAD, ["dataset.remainder=pad", "a loss that a layer adds"]),
     ("regularized", PAD, ["dataset.remainder=pad", "activity_regularizer"]),
     *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("train_step", "test_step")),
     *(("own_step", {"options": {"method": name}}, [name, "task"]) for name in ("compute_loss", "compute_metrics")),
-    ("compiled", {}, ["SGD", "mse", "leave model.compile(...) out"]),
+    ("compiled", {}, ["SGD", "mse", "remove model.compile(...)"]),
     ("half", {}, ["layer half", "float16", "engine.precision=bfloat16"]),
     ("narrow", {}, ["narrow", "kernel", "bfloat16"]),
     ("measured", {}, ["layer measuring", "metric seen"]),
@@ -184,7 +184,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     ("adversarial", {"options": {"kind": "no_call"}}, ["two optimizers are not supported"]),
     ("adversarial", {"options": {"kind": "pair"}}, ["returned 2 models", "two optimizers", "return one keras.Model"]),
-    ("float8", {}, ["set by its gradient", "quantize"]),
+    ("float8", {}, ["overwritten by its gradient", "quantize"]),
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     ("constrained", PAD),
