@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
-from runner.layout.roles import above
+from runner.layout.roles import ancestors
 
 _PRODUCT = 2  # a multiplication and an addition
 
@@ -83,7 +83,7 @@ class PlacedModel:
         for name, held in self._of_layer.items():
             if name not in self.by_layer:
                 kernels = _kernels(held)
-                for owner in above(name):
+                for owner in ancestors(name):
                     found.setdefault(owner, []).extend(kernels)
         return found
 
@@ -154,7 +154,7 @@ class PlacedModel:
         for path in self.trained:
             if path in self.placements:
                 layer = path.rpartition("/")[0]
-                holders.update((layer, *above(layer)))
+                holders.update((layer, *ancestors(layer)))
         readers: dict[str, list[str]] = {}
         for name, output in self.by_layer.items():
             for taken in output.inputs:
