@@ -112,7 +112,44 @@ def build(
         epsilon=epsilon,
         remat=remat,
     )
+    return _assembled(
+        keras,
+        inputs,
+        tokens_name,
+        sizes,
+        vocabulary=outputs.units,
+        learned_positions=(max_length or length) if positions == "learned" else None,
+        is_scanned=scans(scan, depth, on_jax=on_jax),
+        is_tied=tied,
+        is_fused=on_jax if fused_head is None else fused_head,
+    )
 
+
+def _assembled(
+    keras: Any,
+    inputs: Inputs,
+    tokens_name: str,
+    sizes: Sizes,
+    *,
+    vocabulary: int,
+    learned_positions: int | None,
+    is_scanned: bool,
+    is_tied: bool,
+    is_fused: bool,
+) -> Any:
+    """Returns the model of valid options.
+
+    Args:
+      keras: the `tf_keras` or `keras` module.
+      inputs: as those of `build`.
+      tokens_name: name of the token ids.
+      sizes: of the blocks.
+      vocabulary: number of tokens.
+      learned_positions: number of position embeddings; None: there are none.
+      is_scanned: the blocks are computed by a scan.
+      is_tied: the head's kernel is the embedding table.
+      is_fused: the head returns the factors of the logits.
+    """
     taken = model_inputs.make(keras, inputs)
     tokens = taken
     segments = {}
@@ -120,26 +157,25 @@ def build(
         tokens = taken[tokens_name]
         segments[SEGMENTS] = taken[SEGMENTS]
 
-    embedded = bind(TokenEmbedding, keras)(outputs.units, dim, gives_table=tied, name="token_embedding")(tokens)
+    embedded = bind(TokenEmbedding, keras)(vocabulary, sizes.dim, gives_table=is_tied, name="token_embedding")(tokens)
+    x = embedded
     # The table is an argument of a tied head, so that its gradient flows through both uses.
     head_arguments = []
-    x = embedded
-    if tied:
+    if is_tied:
         x, table = embedded
         head_arguments.append(table)
-    if positions == "learned":
-        x = bind(PositionEmbedding, keras)(max_length or length, name="position_embedding")(x)
-    x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
+    if learned_positions is not None:
+        x = bind(PositionEmbedding, keras)(learned_positions, name="position_embedding")(x)
+    x = keras.layers.Dropout(sizes.dropout, name="embedding_dropout")(x)
 
-    if scans(scan, depth, on_jax=on_jax):
+    if is_scanned:
         x = bind(Blocks, keras)(sizes, name="blocks")(x, **segments)
     else:
-        for index in range(depth):
+        for index in range(sizes.depth):
             x = bind(Block, keras)(sizes, name=f"block_{index}")(x, **segments)
 
     x = make_norm(keras, sizes, "norm")(x)
-    is_fused = on_jax if fused_head is None else fused_head
-    head = bind(Head, keras)(outputs.units, tied=tied, fused=is_fused, name="head")
+    head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
 
 
