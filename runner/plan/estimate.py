@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
-from runner.layout.roles import above
+from runner.layout.roles import ancestors
 
 # FLOPs of one multiplication and one addition.
 _MULTIPLY_ADD = 2
@@ -95,7 +95,7 @@ class PlacedModel:
         for layer, variables in self._variables_by_layer.items():
             if layer not in self.by_layer:
                 kernels = _kernels(variables)
-                for owner in above(layer):
+                for owner in ancestors(layer):
                     by_owner.setdefault(owner, []).extend(kernels)
         return by_owner
 
@@ -177,7 +177,7 @@ class PlacedModel:
         for path in self.trained:
             if path in self.placements:
                 layer = path.rpartition("/")[0]
-                owners.update((layer, *above(layer)))
+                owners.update((layer, *ancestors(layer)))
         readers: dict[str, list[str]] = {}
         for layer, output in self.by_layer.items():
             for layer_input in output.inputs:
