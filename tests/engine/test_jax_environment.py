@@ -88,7 +88,7 @@ def test_a_job_beside_others_takes_the_threads_of_its_share_of_the_cores(monkeyp
     assert environment.threads(devices=1) == 4
     assert environment.threads(devices=8) == 12
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "1"})
-    assert environment.threads(devices=8) == 10, "two besides the devices', however few the cores"
+    assert environment.threads(devices=8) == 10, "two more than the devices need, however few the cores"
     monkeypatch.setattr(os, "environ", {})
     assert environment.threads(devices=1) == 64
 

@@ -62,10 +62,10 @@ CASES = [
     ("new_dim", [], ["my_dim", "x[:, None]", "tf.expand_dims"]),
     ("number", [], ["my_row", "x[:, 0]", "tf.gather"]),
     ("noise", [], ["RandomStandardNormal", "layer my_noise", "tf.random.stateless_uniform"]),
-    ("taken", [], ["a layer has the name 'ema'", "ema_layer"]),
-    ("taken", ["engine=jax"], ["a layer has the name 'ema'", "ema_layer"]),
-    ("frozen", [], ["model._target_=rejected_models.frozen", "nothing to train"]),
-    ("frozen", ["engine=jax"], ["model._target_=rejected_models.frozen", "nothing to train"]),
+    ("taken", [], ["the layer name 'ema' is reserved", "ema_layer"]),
+    ("taken", ["engine=jax"], ["the layer name 'ema' is reserved", "ema_layer"]),
+    ("frozen", [], ["model._target_=rejected_models.frozen", "no trainable variable"]),
+    ("frozen", ["engine=jax"], ["model._target_=rejected_models.frozen", "no trainable variable"]),
     ("norm", ["dataset.remainder=pad"], ["dataset.remainder=pad", "batch statistics of layer norm", "drop"]),
 ]
 

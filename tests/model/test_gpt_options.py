@@ -66,8 +66,8 @@ def test_what_cannot_work_is_refused_by_its_key(options: dict[str, Any], engine:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "options", "said"),
     [
-        ({**TOKENS, "image": ArraySpec((8, 8, 1), "float32")}, OutputSpec(64), {}, "it takes whole numbers"),
-        ({"tokens": ArraySpec((16,), "float32")}, OutputSpec(64), {}, "it takes whole numbers"),
+        ({**TOKENS, "image": ArraySpec((8, 8, 1), "float32")}, OutputSpec(64), {}, "it needs token ids"),
+        ({"tokens": ArraySpec((16,), "float32")}, OutputSpec(64), {}, "it needs token ids"),
         (TOKENS, OutputSpec(None), {}, "set task.vocabulary"),
         (TOKENS, OutputSpec(64), {"max_length": 8}, "model.max_length=8 must be at least the row's 16 tokens"),
     ],

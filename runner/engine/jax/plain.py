@@ -15,5 +15,5 @@ from runner.task.base import DataSpec
 def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
     """Returns the model with these weights; see `runner.engine.registry.make_plain`."""
     factory = Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision)
-    model = factory.assigned(values)
+    model = factory.build_with(values)
     return PlainModel(model, model, keras_package(config.engine.name))

@@ -17,7 +17,7 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_paths, given
+from runner.model.builder import check_paths, data_arguments
 from runner.task.base import DataSpec
 
 
@@ -113,7 +113,7 @@ class CoreAdapter:
             self._config,
             fix="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
             keras=keras,
-            **given(self._builder, self._config, self._data),
+            **data_arguments(self._builder, self._config, self._data),
             layouts=layouts,
             seed=self._seed,
         )

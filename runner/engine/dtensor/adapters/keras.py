@@ -22,7 +22,7 @@ from runner.engine.dtensor.layers import adopt, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.model import contract, padding, target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_paths, given, parameters
+from runner.model.builder import check_kind, check_paths, data_arguments, parameters
 from runner.task.base import DataSpec
 
 
@@ -149,7 +149,7 @@ class KerasAdapter:
         # Unnamed layers get the same names at every call, and their weights the same values.
         tf_keras.backend.reset_uids()
         tf_keras.utils.set_random_seed(self._seed)
-        arguments = given(self._builder, self._config, self._data)
+        arguments = data_arguments(self._builder, self._config, self._data)
         if self._takes_layouts:
             arguments[target.LAYOUTS] = layouts
         builder = self._builder

@@ -45,13 +45,13 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
     if not (kept or has_own_code or contract.has_activity_loss(layers)):
         return
 
-    def call(batch: Batch) -> padding.Called:
+    def call(batch: Batch) -> padding.CallResult:
         training = scope.Scope(config.trainer.seed, tf.constant(0))
         with _unchanged(variables), scope.enter(training), masks_from_scope(model):
             outputs = model(_model_inputs(batch), training=True)
             values = {path: variable.numpy() for path, variable in kept.items()}
             losses = [loss.numpy() for loss in model.losses]
-            return padding.Called(values, losses, [output.numpy() for output in tf.nest.flatten(outputs)])
+            return padding.CallResult(values, losses, [output.numpy() for output in tf.nest.flatten(outputs)])
 
     before = {path: variable.numpy() for path, variable in kept.items()}
     padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
