@@ -20,8 +20,7 @@ from runner.training import feed
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.recovery import Previous
-from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.resume import Previous, load
 from runner.training.checkpoint.runs import SavedRun
 
 

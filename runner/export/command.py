@@ -38,7 +38,8 @@ from runner.processes.team import current
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
-from runner.training.checkpoint.recovery import Previous, versions
+from runner.training.checkpoint.recovery import versions
+from runner.training.checkpoint.resume import Previous
 from runner.training.display import result_table
 
 if TYPE_CHECKING:
