@@ -1,4 +1,4 @@
-"""A run's model on one device, without a mesh: the weights that a checkpoint holds in parts, whole again."""
+"""A run's model on one device, without a mesh, with whole arrays in place of the checkpoint's shards."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from runner.task.base import DataSpec
 
 if TYPE_CHECKING:
     from runner.engine.dtensor import adapters as dtensor
+    from runner.engine.dtensor.adapters import ModelAdapter
     from runner.engine.jax import adapter as jax
-else:  # each imports its engine's library
+else:
+    # Each imports its engine's library, and only one of them may be installed.
     dtensor = late("runner.engine.dtensor.adapters")
     jax = late("runner.engine.jax.adapter")
 
@@ -26,10 +28,10 @@ class PlainModel:
     """A model on one device.
 
     Attributes:
-      model: called with what `Task.inputs` gives and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
-      keras: the same network as a Keras model, for a file of Keras's own; None where there is none.
-      package: `tf_keras` or `keras`, what `keras` is made of.
-      why: in words, why `keras` is None.
+      model: called with the task's inputs and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
+      keras: the same network as a Keras model, for a Keras file; None if there is none.
+      package: `tf_keras` or `keras`, the library of `keras`.
+      why: why `keras` is None, in words.
     """
 
     model: Any
@@ -39,18 +41,21 @@ class PlainModel:
 
 
 class WeightsInUse(Mapping[str, Array]):
-    """What evaluations compute with: the averages of the weights where the run keeps them, else the weights.
+    """The weights that evaluations use: their exponential moving averages if the run keeps them, else the weights.
 
-    Each array is read when it is asked for, so that a large model's are not there together.
+    Each array is read when it is asked for, so that those of a large model are never in memory together.
     """
 
     def __init__(self, state: Mapping[str, Array]) -> None:
-        """Takes what an engine's `state` or a checkpoint holds."""
-        paths = set(state)
+        """Takes an engine's `state` or a checkpoint."""
         self._state = state
-        self._paths = {
-            path: ema_path(path) if ema_path(path) in paths else path for path in state if is_variable(path)
-        }
+        # Path of a variable -> path of the array that is used.
+        self._paths: dict[str, str] = {}
+        paths = set(state)
+        for path in state:
+            if is_variable(path):
+                average = ema_path(path)
+                self._paths[path] = average if average in paths else path
 
     def __getitem__(self, path: str) -> Array:
         """Returns a variable's whole array."""
@@ -68,32 +73,30 @@ def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -
 
     Args:
       config: checked; the engine's libraries are imported.
-      data: what the model takes and must give.
-      values: canonical path to whole array, for every variable of the model; others are left alone.
+      data: the inputs of the model and the outputs that it must have.
+      values: canonical path -> whole array, for every variable of the model; others are ignored.
 
     Raises:
       ConfigError: the builder fails.
     """
-    make = {"jax": _jax, "core_dtensor": _core}.get(config.engine.name, _keras)
-    return make(config, data, values)
-
-
-def _keras(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    model = dtensor.make_adapter(config, data).exported(values)
+    if config.engine.name == "jax":
+        factory = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision)
+        model = factory.assigned(values)
+        return PlainModel(model, model, "keras")
+    adapter = dtensor.make_adapter(config, data)
+    if config.engine.name == "core_dtensor":
+        return _core(adapter, values)
+    model = adapter.exported(values)
     return PlainModel(model, model, "tf_keras")
 
 
-def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    adapter = dtensor.make_adapter(config, data)
+def _core(adapter: ModelAdapter, values: Mapping[str, Array]) -> PlainModel:
+    """Returns a model of TensorFlow's modules, and the Keras model of the same network if its builder makes one."""
     module = adapter.plain()
     for path, variable in adapter.variables(module).items():
         variable.assign(values[path])
     try:
         return PlainModel(module, adapter.exported(values), "tf_keras")
-    except (ConfigError, AttributeError, KeyError):  # a user's own builder, which knows no Keras
+    except (ConfigError, AttributeError, KeyError):
+        # A user's own builder may not know Keras.
         return PlainModel(module, None, "tf_keras", "its builder makes no Keras model")
-
-
-def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).assigned(values)
-    return PlainModel(model, model, "keras")

@@ -207,7 +207,7 @@ def test_a_branch_that_has_nothing_to_train_is_refused(folder: Path, held: ExitS
 
 
 def test_evaluation_takes_no_branch(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"branch=x: branch trains on, runner.evaluate takes run"):
+    with pytest.raises(ConfigError, match=r"branch=x: branch continues training, but runner.evaluate takes run"):
         open_saved(RunConfig(branch="x"), "runner.evaluate")
     assert arguments.expand([f"branch={folder}@10"]) == ["trainer.epochs=5", f"branch='{folder.as_posix()}@10'"]
 
