@@ -88,9 +88,11 @@ class EvaluationReport:
         lines = ["| | |", "|---|---|"]
         lines += [f"| {name} | {value} |" for name, value in self.totals()]
         for title, (columns, rows) in self.tables.items():
-            alignment = ["---:" if _is_number(rows, column) else "---" for column in range(len(columns))]
+            alignment: list[str] = []
+            for column in range(len(columns)):
+                alignment.append("---:" if _is_number(rows, column) else "---")
             lines += ["", f"## {title}", "", _markdown_row(columns), f"|{'|'.join(alignment)}|"]
-            lines += [_markdown_row(_cell(value) for value in row) for row in rows]
+            lines += [_markdown_row(map(_cell, row)) for row in rows]
         return lines
 
 
@@ -102,8 +104,7 @@ def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Row]) -> 
         if column is None:
             notes.append(f"the first {_MAX_ROWS} of {count}; all: evaluate.json")
         else:
-            # A row without a value has no examples, and comes last.
-            rows = sorted(rows, key=lambda row: 1.0 if row[column] is None else float(row[column]))  # type: ignore[arg-type]
+            rows = sorted(rows, key=lambda row: _fraction(row[column]))
             notes.append(f"lowest {columns[column]}, {_MAX_ROWS} of {count}; all: evaluate.json")
         rows = rows[:_MAX_ROWS]
     table = Table(title=", ".join(notes) or None)
@@ -120,6 +121,11 @@ def _sorting_column(columns: Sequence[str], rows: Sequence[Row]) -> int | None:
         if all(row[column] is None or isinstance(row[column], float) for row in rows):
             return column
     return None
+
+
+def _fraction(value: Cell) -> float:
+    """Returns a cell of a sorting column; a class without examples has no value, and comes last."""
+    return value if isinstance(value, float) else 1.0
 
 
 def _is_number(rows: Sequence[Row], column: int) -> bool:

@@ -115,8 +115,12 @@ def _slice_key(term: Slice) -> str:
     if term.start is None and term.stop is None:
         return term.name
     unit = "pct" if term.percent else ""
-    start = "0" if term.start is None else f"{term.start:g}{unit}"
-    stop = "end" if term.stop is None else f"{term.stop:g}{unit}"
+    start = "0"
+    if term.start is not None:
+        start = f"{term.start:g}{unit}"
+    stop = "end"
+    if term.stop is not None:
+        stop = f"{term.stop:g}{unit}"
     return f"{term.name}_{start}-{stop}"
 
 

@@ -192,7 +192,10 @@ def _answer(shared: Path, library: str, log: Path) -> dict[str, Array]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_MESH_VARIABLES)}
     # This process has the memory of the accelerators, so the other one predicts on the CPU.
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    environment |= {"KERAS_BACKEND": "jax"} if library == "keras" else {"TF_USE_LEGACY_KERAS": "1"}
+    if library == "keras":
+        environment["KERAS_BACKEND"] = "jax"
+    else:
+        environment["TF_USE_LEGACY_KERAS"] = "1"
     command = [sys.executable, "-m", "runner.export.reload", str(shared)]
     with log.open("ab") as output:
         done = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False)

@@ -142,8 +142,11 @@ def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
     # A language model's outputs, one row of logits per token, are larger than its inputs.
     output_bytes = 4 * task.tokens * (task.outputs.units or 1)
     count = min(split.size, max(1, _MAX_BYTES // max(input_bytes, output_bytes, 1)))
-    arrays = split.read(np.arange(count, dtype=np.int64))
-    return {name: array.astype(np.float32) if name in data.encoding.mean else array for name, array in arrays.items()}
+    arrays = dict(split.read(np.arange(count, dtype=np.int64)))
+    for name in data.encoding.mean:
+        if name in arrays:
+            arrays[name] = arrays[name].astype(np.float32)
+    return arrays
 
 
 def _outputs(
@@ -271,7 +274,10 @@ def _record(
             metrics[f"export/{name}_difference"] = difference.largest
     if metrics:
         store.log_metrics(step, metrics)
-    store.log_artifacts([target / name for name in (folders.RECORD, TOKENIZER) if (target / name).is_file()], "export")
+    artifacts = [target / folders.RECORD]
+    if (target / TOKENIZER).is_file():
+        artifacts.append(target / TOKENIZER)
+    store.log_artifacts(artifacts, "export")
     if not written.saved_model:
         return None
     path = target / SAVED_MODEL

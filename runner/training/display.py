@@ -69,12 +69,11 @@ def make_display(mode: str, console: Console, epochs: int, evaluated: str = "tes
       epochs: of the run.
       evaluated: name of the split that evaluations are on.
     """
-    if mode == "auto":
-        mode = "bar" if console.is_terminal else "lines"
     if mode == "none":
         return Display()
-    kind = BarDisplay if mode == "bar" else LineDisplay
-    return kind(console, epochs, evaluated)
+    if mode == "bar" or (mode == "auto" and console.is_terminal):
+        return BarDisplay(console, epochs, evaluated)
+    return LineDisplay(console, epochs, evaluated)
 
 
 def shown(value: float) -> str:

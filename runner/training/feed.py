@@ -168,8 +168,10 @@ class Examples:
                 yield self._begin_reading(epoch, indices), indices, weight
                 done += steps
 
+        readings = begun()
         # Worker processes read the next call's examples while this one's are put together.
-        readings = _one_ahead(begun()) if self.reader.in_background else begun()
+        if self.reader.in_background:
+            readings = _one_ahead(readings)
         for number, (reading, indices, weight) in enumerate(readings):
             yield self._finish_reading(reading, indices, weight, capacity, f"{name} {number}", given_up)
 
@@ -273,12 +275,16 @@ class Splits:
     @property
     def reported(self) -> Examples:
         """The examples of the run's report."""
-        return self.selecting if self.test is None else self.test
+        if self.test is not None:
+            return self.test
+        return self.selecting
 
     @property
     def reported_name(self) -> str:
         """The name of the reported split."""
-        return self.selecting_name if self.test is None else "test"
+        if self.test is not None:
+            return "test"
+        return self.selecting_name
 
 
 def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, cached: bool = False) -> Splits:
@@ -358,7 +364,9 @@ def training(
 
 def drawn_epoch(config: RunConfig, epoch: int) -> int:
     """Returns the epoch that order and augmentation are drawn for; with `trainer.overfit_batches` always the first."""
-    return epoch if config.trainer.overfit_batches is None else 0
+    if config.trainer.overfit_batches is not None:
+        return 0
+    return epoch
 
 
 def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:

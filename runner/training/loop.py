@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runner.config.schema import RunConfig
+from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.optim import schedules
@@ -69,7 +70,9 @@ class Result:
     @property
     def reported(self) -> Evaluation:
         """The evaluation that the run reports."""
-        return self.evaluation if self.test is None else self.test
+        if self.test is not None:
+            return self.test
+        return self.evaluation
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,11 @@ class _Training:
 
         def most(taken: int) -> int | None:
             # A call must not pass a step that is saved, or where a trace begins or ends.
-            bounds = (saver.steps_left(first + taken), profiler.steps_left(first + taken))
-            return min((bound for bound in bounds if bound is not None), default=None)
+            until_save = saver.steps_left(first + taken)
+            until_trace = profiler.steps_left(first + taken)
+            if until_save is None or until_trace is None:
+                return until_trace if until_save is None else until_save
+            return min(until_save, until_trace)
 
         return feed.training(
             self.config,
@@ -374,12 +380,13 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     hooks.forget(training.step)
     # Saved at once, so that a run that is killed and resumed keeps the factor.
     hooks.saver.save(training.step, recorder)
-    restores = recorder.history.restores
-    tag = "; ".join(f"step {restore.bad} back to {restore.step}, rate x {restore.factor:g}" for restore in restores)
+    restores: list[str] = []
+    for restore in recorder.history.restores:
+        restores.append(f"step {restore.bad} back to {restore.step}, rate x {restore.factor:g}")
     hooks.notify(
         f"the loss is {error.loss} at step {error.step:,}: restored the checkpoint of step {training.step:,}; the "
         f"learning rate is multiplied by {factor:g} from there on",
-        {_RESTORES: tag},
+        {_RESTORES: "; ".join(restores)},
     )
 
 
@@ -407,7 +414,9 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
         # checkpoint.
         evaluation = _evaluate(training, splits.selecting, keep_outputs=True)
     # The test split is evaluated once, with the weights that the run ends with, when nothing is left to be decided.
-    test = None if splits.test is None else _test(training, splits.test)
+    test = None
+    if splits.test is not None:
+        test = _test(training, splits.test)
     means = recorder.epoch_means()
     return Result(training.step, training.meter, recorder.history, taken, evaluation, test, ended, means, unsaved)
 
@@ -458,8 +467,10 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
     if checkpoint is None or step == training.step:
         return last
     load(training.engine, checkpoint)
-    which = "the best evaluation" if step == best_step else "the best evaluation that has a checkpoint"
-    notify(f"using the weights of step {step:,}, {which}", {})
+    reason = "the best evaluation"
+    if step != best_step:
+        reason += " that has a checkpoint"
+    notify(f"using the weights of step {step:,}, {reason}", {})
     if training.splits.test is not None:
         return step, evaluations[step]
     # Evaluated again, because the report needs the outputs, which only the last evaluation keeps.
@@ -497,7 +508,10 @@ def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: boo
 
     if trainer.eval_mean == "examples":
         return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
-    return _mean([training.engine.evaluate([batch], keep_outputs=keep_outputs) for batch in interruptible()])
+    evaluations: list[Evaluation] = []
+    for batch in interruptible():
+        evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
+    return _mean(evaluations)
 
 
 def _mean(batches: Sequence[Evaluation]) -> Evaluation:
@@ -505,7 +519,9 @@ def _mean(batches: Sequence[Evaluation]) -> Evaluation:
     metrics: dict[str, float] = {}
     for name in batches[0].metrics:
         metrics[name] = float(np.mean([batch.metrics[name] for batch in batches]))
-    totals = {name: np.sum([batch.totals[name] for batch in batches], axis=0) for name in batches[0].totals}
+    totals: dict[str, Array] = {}
+    for name in batches[0].totals:
+        totals[name] = np.sum([batch.totals[name] for batch in batches], axis=0)
     outputs = [batch.outputs for batch in batches]
     # An engine drops the outputs of a large split. Those of all batches are there, or none.
     has_outputs = all(len(rows) for rows in outputs)

@@ -61,18 +61,18 @@ class Meter:
             self.cpu_seconds += cpu - self._cpu
         if self._calls == 1:
             # The first call compiled: its time is shown, but it must not slow down the rates after it.
-            self.recent = steps / seconds if seconds > 0 else 0.0
+            self.recent = _ratio(steps, seconds)
         else:
             self._note(steps, seconds)
         self._wall = wall
         self._cpu = cpu
-        return 1.0 / self.recent if self.recent else 0.0
+        return _ratio(1.0, self.recent)
 
     def _note(self, steps: int, seconds: float) -> None:
         self._latest.append((steps, seconds))
         latest_steps = sum(call_steps for call_steps, _ in self._latest)
         latest_seconds = sum(call_seconds for _, call_seconds in self._latest)
-        self.recent = latest_steps / latest_seconds if latest_seconds > 0 else 0.0
+        self.recent = _ratio(latest_steps, latest_seconds)
 
     def timed(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items of a loop, and counts the time that the loop waits for them."""
@@ -102,7 +102,7 @@ class Meter:
     @property
     def input_wait(self) -> float:
         """Fraction of the measured time in which steps waited for their examples, from 0 to 1."""
-        return min(self.input_seconds / self.seconds, 1.0) if self.seconds else 0.0
+        return min(_ratio(self.input_seconds, self.seconds), 1.0)
 
     @property
     def is_meaningful(self) -> bool:
@@ -113,3 +113,8 @@ class Meter:
     def steps_per_second(self) -> float:
         """Mean over all measured steps; the last call's if none was measured yet."""
         return self.steps / self.seconds if self.seconds else self.recent
+
+
+def _ratio(amount: float, per: float) -> float:
+    """Returns a quotient; 0 if nothing was measured yet."""
+    return amount / per if per > 0 else 0.0

@@ -191,7 +191,9 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     if len(arrays["epoch"]) != 1 or not all(np.isfinite(count) and count >= 0 for count in counts):
         raise ValueError("its history must have finite counts of at least 0")
     for name in ("train", "epochs", "evaluations", "rates"):
-        at = arrays[name] if arrays[name].ndim == 1 else arrays[name][:, 0]
+        at = arrays[name]
+        if at.ndim == 2:
+            at = at[:, 0]
         is_step = (at > 0) & (at <= step) & (at == np.floor(at))
         is_increasing = np.diff(at) > 0
         if not (np.all(is_step) and np.all(is_increasing)):

@@ -129,10 +129,11 @@ def _by_epoch(train: Sequence[tuple[int, Mapping[str, float]]], steps_per_epoch:
             row = steps * np.array([1.0, *means.values()])
             sums[epoch] = sums.get(epoch, np.zeros(1 + len(means))) + row
             done += steps
-    names = list(train[0][1]) if train else []
     by_epoch: dict[int, dict[str, float]] = {}
     for epoch, row in sums.items():
-        by_epoch[epoch] = dict(zip(names, (row[1:] / row[0]).tolist(), strict=True))
+        means = (row[1:] / row[0]).tolist()
+        # Every window has the same metrics.
+        by_epoch[epoch] = dict(zip(train[0][1], means, strict=True))
     return by_epoch
 
 
@@ -195,7 +196,9 @@ def _draw_view(panel: Axes, pieces: Pieces, dims: tuple[int, int], axes: Mapping
     for (rows, columns), devices in rectangles.items():
         width = columns[1] - columns[0]
         height = rows[1] - rows[0]
-        coordinates = _shared_coordinates(devices, axes) if len(rectangles) > 1 else {}
+        coordinates: dict[str, int] = {}
+        if len(rectangles) > 1:
+            coordinates = _shared_coordinates(devices, axes)
         face = palette.of_part(axes, coordinates)
         panel.add_patch(
             Rectangle((columns[0], rows[0]), width, height, facecolor=palette.as_hex(face), edgecolor="white", lw=2)

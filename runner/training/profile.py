@@ -40,10 +40,10 @@ class Profiler:
         """Returns after how many steps a call must end because the trace begins or ends; None: no limit."""
         if self._start is None:
             return None
-        end = self._start + self._steps
-        if step < self._start:
-            return self._start - step
-        return end - step if step < end else None
+        for boundary in (self._start, self._start + self._steps):
+            if step < boundary:
+                return boundary - step
+        return None
 
     def before_call(self, step: int, wait: Callable[[], None]) -> None:
         """Begins the trace if its first step is next.

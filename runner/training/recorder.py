@@ -14,7 +14,7 @@ from runner.errors import NotFiniteError
 from runner.task.base import LOSS, Evaluation
 from runner.task.metrics import EPOCH, EVAL, TRAIN
 from runner.training import metric_history
-from runner.training.metric_history import MetricHistory, Restore
+from runner.training.metric_history import MetricHistory, Restore, StepMeans
 
 LogPoints = Callable[[int, Mapping[str, float]], None]
 
@@ -204,8 +204,8 @@ class MetricRecorder:
         """Replaces the history, with this run's metrics in this run's order."""
         names = self.history.names
         order = [0, *(1 + history.names.index(name) for name in names)]
-        history.train = [(at, {name: means[name] for name in names}) for at, means in history.train]
-        history.epochs = [(at, {name: means[name] for name in names}) for at, means in history.epochs]
+        history.train = _selected(history.train, names)
+        history.epochs = _selected(history.epochs, names)
         history.open_window = [row[order] for row in history.open_window]
         history.epoch_sums = history.epoch_sums[order]
         history.names = names
@@ -248,6 +248,14 @@ class MetricRecorder:
         if self._tokens:
             points["throughput/tokens_per_second"] = examples_per_second * self._tokens
         self._log(step, points)
+
+
+def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMeans]:
+    """Returns the rows of a table with the given metrics only."""
+    rows: list[StepMeans] = []
+    for step, means in table:
+        rows.append((step, {name: means[name] for name in names}))
+    return rows
 
 
 def _prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -17,7 +17,7 @@ import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -96,7 +96,9 @@ def sign(name: str, arguments: Sequence[str]) -> str:
     if not signing_key.read(folder):
         signing_key.make(folder)
     secret = signing_key.read(folder)
-    return _signature(secret, name, arguments) if secret else ""
+    if not secret:
+        return ""
+    return _signature(secret, name, arguments)
 
 
 def is_own(name: str, record: Mapping[str, Any]) -> bool:
@@ -273,6 +275,6 @@ def _is_known(path: Sequence[str]) -> bool:
         specs = {spec.name: spec for spec in fields(kind)} if is_dataclass(kind) else {}
         if part not in specs:
             return kind in (dict, list)
-        factory = specs[part].default_factory
-        kind = factory if factory is not MISSING else None
+        # A group's field has its class as the factory; the field of a plain value has none.
+        kind = specs[part].default_factory
     return True

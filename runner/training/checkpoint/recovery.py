@@ -57,10 +57,11 @@ class NewPoints:
         """
         self._tracker = tracker
         self._checkpoint = checkpoint
-        self._stored = tracker.logged() if checkpoint is not None else {}
+        self._stored: dict[str, dict[int, float]] = {}
         # Up to this step, a logged point may be of a history that the run has left.
         self._last_repeated = 0
         if checkpoint is not None:
+            self._stored = tracker.logged()
             for restore in from_arrays(checkpoint.history()).restores:
                 self._last_repeated = max(self._last_repeated, restore.bad)
         if repeats_steps:
@@ -108,7 +109,9 @@ class NewPoints:
         self.log(step, changed)
 
     def _has_same_plan(self, content: Mapping[str, Any]) -> bool:
-        before = self._checkpoint.about["config"] if self._checkpoint is not None else content
+        if self._checkpoint is None:
+            return True
+        before = self._checkpoint.about["config"]
         return all(before.get(group) == content.get(group) for group in _PLANNED)
 
 
@@ -151,8 +154,15 @@ def saving(
     if not options.enabled:
         yield Saver()
         return
-    resumed = previous.run if previous and not previous.branches else None
-    origin = f"{previous.run.run}@{previous.checkpoint.step}" if previous and previous.branches else None
+    resumed = None
+    origin = None
+    start = 0
+    if previous is not None:
+        start = previous.checkpoint.step
+        if previous.branches:
+            origin = f"{previous.run.run}@{start}"
+        else:
+            resumed = previous.run
     run = _registered(config, tracker, folder, resumed, origin, held)
     tags = {_TAG: str(run.folder)}
     if origin:
@@ -168,7 +178,6 @@ def saving(
         ENCODING: data.encoding.to_json(),
         CONSTANTS: dict(constants),
     }
-    start = previous.checkpoint.step if previous else 0
     # All processes fail alike, and process 0 says it for all.
     say = warn if team.is_first else _say_nothing
     saver = CheckpointSaver(options, run.folder, take_state(engine, about), say, start, goal, team)
@@ -205,8 +214,11 @@ def _registered(
     """
     typed = as_typed(HydraConfig.get().overrides.task)
     overrides = [*composed_with(), *(override for override in typed if key_of(override) not in KEYS)]
-    job = requeue.job() if config.cluster.requeue else None
-    note = job.note(typed) if job else None
+    note = None
+    if config.cluster.requeue:
+        job = requeue.job()
+        if job is not None:
+            note = job.note(typed)
     lasting: dict[str, Any] = {}
     if resumed is not None:
         lasting = {key: resumed.record[key] for key in ("origin", "kept") if key in resumed.record}

@@ -90,7 +90,9 @@ class Previous:
     def encoding(self) -> Encoding | None:
         """How the run's data became numbers; None if it needed no encoding, or is of an earlier version."""
         recorded = self.checkpoint.about.get(ENCODING)
-        return None if recorded is None else Encoding.from_json(recorded)
+        if recorded is None:
+            return None
+        return Encoding.from_json(recorded)
 
     @property
     def constants(self) -> Mapping[str, Any] | None:
@@ -118,7 +120,9 @@ class Previous:
         done = step - epoch * per_epoch
         verb = "Starting from run" if self.branches else "Resuming run"
         line = f"{verb} {self.run.run} at step {step:,}: epoch {epoch + 1} of {epochs}"
-        return f"{line}, with {done:,} of its {per_epoch:,} steps done" if done else line
+        if done:
+            line += f", with {done:,} of its {per_epoch:,} steps done"
+        return line
 
     def describe_other_checkpoints(self) -> list[str]:
         """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
@@ -132,7 +136,8 @@ class Previous:
         names: list[str] = []
         for step in superseded:
             is_best = best is not None and best["step"] == step
-            names.append(f"{step:,} (the best)" if is_best else f"{step:,}")
+            mark = " (the best)" if is_best else ""
+            names.append(f"{step:,}{mark}")
         return [
             f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step; each is removed "
             "when the run has trained and saved as many steps again, the best when there is a new one "

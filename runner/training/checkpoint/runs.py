@@ -160,7 +160,9 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
         fix = f"set {key}=latest" if runs else "start one: python -m runner"
         raise invalid(key, wanted, problem=problem, fix=fix)
     run = matches[0]
-    return run, _step(key, wanted, run, step) if step else None
+    if not step:
+        return run, None
+    return run, _step(key, wanted, run, step)
 
 
 def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
@@ -305,22 +307,22 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
     steps = storage.steps(run.folder)
     best = _best(key, run)
     current = index.current_steps(storage.lineages(run.folder))
-    chosen = _default_step(key, run, current, best) if step is None else step
+    if step is None:
+        step = _default_step(key, run, current, best)
     try:
-        checkpoint = Checkpoint(storage.place(run.folder, chosen))
+        checkpoint = Checkpoint(storage.place(run.folder, step))
         _check_run(checkpoint, run)
         return checkpoint
     except DamagedError as error:
-        earlier = [
-            other for other in steps if other < chosen and storage.is_checkpoint(storage.place(run.folder, other))
-        ]
+        earlier: list[int] = []
+        for other in steps:
+            if other < step and storage.is_checkpoint(storage.place(run.folder, other)):
+                earlier.append(other)
         if earlier:
             fix = f"set {key}={run.run}@{earlier[-1]}, the one before it"
         else:
             fix = "there is none before it, so start a new run"
-        raise invalid(
-            key, run.run, problem=f"its checkpoint of step {chosen} is damaged ({error})", fix=fix
-        ) from error
+        raise invalid(key, run.run, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
 
 
 def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
@@ -348,7 +350,9 @@ def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
     """
     steps = storage.steps(run.folder)
     try:
-        config = read_manifest(storage.place(run.folder, steps[-1] if step is None else step)).about["config"]
+        if step is None:
+            step = steps[-1]
+        config = read_manifest(storage.place(run.folder, step)).about["config"]
         optimizer = config["optimizer"]
         model = config["model"]
         builder = model["_target_"]
@@ -374,7 +378,9 @@ def _default_step(key: str, run: SavedRun, current: Sequence[int], best: BestRec
         has_early_stopping = trainer["early_stopping"]["metric"] is not None
     except (DamagedError, KeyError, TypeError):
         return last
-    return int(best["step"]) if has_early_stopping else last
+    if has_early_stopping:
+        return int(best["step"])
+    return last
 
 
 @contextmanager

@@ -229,7 +229,9 @@ class CheckpointSaver(Saver):
     def steps_left(self, step: int) -> int | None:
         """Returns the steps until the next multiple of `every_steps`."""
         every = self._config.every_steps
-        return None if every is None else every - step % every
+        if every is None:
+            return None
+        return every - step % every
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
@@ -261,10 +263,8 @@ class CheckpointSaver(Saver):
         self.save(step, recorder)
         self._wait()
         if self._failed is not None:
-            removed = self._index.make_room() if self._failed.disk_is_full else []
-            if removed:
-                steps = ", ".join(map(str, removed))
-                self._warn(f"removed the checkpoints of steps {steps} to make room for the last state")
+            if self._failed.disk_is_full:
+                self._make_room()
             self.save(step, recorder)
             self._wait()
         if self._failed is None:
@@ -278,6 +278,12 @@ class CheckpointSaver(Saver):
             f"the state of step {step:,} could not be saved ({self._failed.reason}); free space in {self._folder} or "
             f"make it writable, then {then}"
         )
+
+    def _make_room(self) -> None:
+        removed = self._index.make_room()
+        if removed:
+            steps = ", ".join(map(str, removed))
+            self._warn(f"removed the checkpoints of steps {steps} to make room for the last state")
 
     def evaluated(self, step: int, recorder: MetricRecorder, evaluation: Evaluation) -> None:
         """Saves if an evaluation is the best so far, by `trainer.checkpoint.best`."""
@@ -326,7 +332,9 @@ class CheckpointSaver(Saver):
           DamagedError: the checkpoint is damaged.
         """
         self._wait()
-        return None if self._saved_best is None else self._index.opened(self._saved_best["step"])
+        if self._saved_best is None:
+            return None
+        return self._index.opened(self._saved_best["step"])
 
     def best_unsaved(self) -> str | None:
         """Returns why the best evaluation so far has no checkpoint; None: it has one, as far as is known."""
@@ -353,16 +361,11 @@ class CheckpointSaver(Saver):
             # Whether that write has failed decides below. All processes must decide alike, so all wait for it.
             self._wait()
         self._settle()
-        failed = self._failed if self._failed is not None and self._failed.step == step else None
-        if step == self._saved_step and best is None and failed is None:
+        has_failed = self._failed is not None and self._failed.step == step
+        if step == self._saved_step and best is None and not has_failed:
             return
         if best is None:
-            # A checkpoint that is written again, or tried once more, stays the best if it was.
-            earlier_best = failed.best if failed is not None else None
-            for record in (earlier_best, self._saved_best):
-                if record is not None and record["step"] == step:
-                    best = record
-                    break
+            best = self._earlier_best(step)
         content = replace(self._take(step, recorder), went_back=self._index.lineage)
         write = _Write(step, best, Future())
         self._writes.append(write)
@@ -373,6 +376,14 @@ class CheckpointSaver(Saver):
             write.outcome.result()
         self._saved_step = step
         self._saved_at = time.monotonic()
+
+    def _earlier_best(self, step: int) -> BestRecord | None:
+        """Returns the record that a checkpoint had, or would have had, as the best; rewritten, it gets it again."""
+        if self._failed is not None and self._failed.step == step and self._failed.best is not None:
+            return self._failed.best
+        if self._saved_best is not None and self._saved_best["step"] == step:
+            return self._saved_best
+        return None
 
     def _wait(self) -> None:
         """Waits for every write, and applies the outcomes."""
@@ -396,8 +407,10 @@ class CheckpointSaver(Saver):
         if write.best is None:
             return
         self._saved_best = write.best
-        lost = self._failed_best.best if self._failed_best is not None else None
-        if lost is None or self._goal is None or not _improves(self._goal, lost["value"], write.best):
+        if self._failed_best is None or self._failed_best.best is None or self._goal is None:
+            self._failed_best = None
+        elif not _improves(self._goal, self._failed_best.best["value"], write.best):
+            # This checkpoint is at least as good as the one that was lost.
             self._failed_best = None
 
     def _note_failed(self, write: _Write, failure: _Failure) -> None:

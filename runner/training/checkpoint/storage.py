@@ -122,10 +122,9 @@ def _write_shards(folder: Path, content: Content, team: Team) -> Contribution:
     for path, shards in content.shards.items():
         parts: list[dict[str, Any]] = []
         for position, shard in enumerate(shards):
-            if team.count == 1:
-                number = position
-                count = len(shards)
-            else:
+            number = position
+            count = len(shards)
+            if team.count > 1:
                 number, count = _place_in_grid(shard)
             key = path if count == 1 else f"{path}@{number}"
             tensors[key] = shard.array
