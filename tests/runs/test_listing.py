@@ -101,7 +101,7 @@ def test_a_list_of_damaged_runs_alone_names_them_and_fails(project: Path, capsys
 
 
 def test_all_pages_of_a_store_are_read_in_order(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tracking.paging._PAGE", 2)
+    monkeypatch.setattr("runner.tracking.paging._PAGE_SIZE", 2)
     client = MlflowClient(store_in(project))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]

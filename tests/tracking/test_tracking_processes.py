@@ -40,7 +40,7 @@ def test_a_run_whose_process_died_is_marked_and_a_live_one_is_not(opener, uri, t
     last = client.get_metric_history(run.info.run_id, "loss")[-1].timestamp
     assert run.info.end_time == last
     assert client.get_run(live.run_id).info.status == "RUNNING"
-    assert f"run die ({run.info.run_id}) was left RUNNING" in capsys.readouterr().err
+    assert f"run die ({run.info.run_id}) had the status RUNNING, but its process is gone" in capsys.readouterr().err
 
 
 def test_a_program_that_ends_without_finish_is_failed_and_keeps_its_points(uri, tmp_path):
