@@ -24,7 +24,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.sources import arrays, image_folder, image_scan
 from runner.host import folders
-from runner.runs.found import find, readable
+from runner.runs.listing import find, readable
 from runner.tracking import replaying, unsent
 from runner.tracking.hidden import PARAMS, packed, tag_key
 from runner.tracking.records import Point
