@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -17,6 +18,7 @@ from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
 from runner.host.heap import without_collection
+from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
 from runner.host.user_folder import user_folder
@@ -25,6 +27,12 @@ from runner.tracking.mlflow_import import quiet, warn
 from runner.tracking.paging import pages
 from runner.tracking.probe import probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
+
+if TYPE_CHECKING:
+    from runner.tracking import sqlite_tables
+else:
+    # Imports MLflow's database code, which a tracking server's clients don't need.
+    sqlite_tables = late("runner.tracking.sqlite_tables")
 
 # MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
 _KIND_TAG = "mlflow.experimentKind"
@@ -62,9 +70,12 @@ def open_store(uri: str, experiment: str) -> Store:
       TrackingError: it can't be reached or used; raised within about ten seconds.
     """
     quiet()
+    path = sqlite_path(uri)
     try:
         probe(uri)
         with _exclusive(uri), without_collection():
+            if path is not None:
+                sqlite_tables.create_tables(path)
             client = MlflowClient(tracking_uri=uri)
             opened = _experiment(client, uri, experiment)
     except TrackingError:
@@ -72,7 +83,6 @@ def open_store(uri: str, experiment: str) -> Store:
     # MLflow, SQLAlchemy, requests and drivers share no base class.
     except Exception as error:
         raise unusable_by(uri, error) from error
-    path = sqlite_path(uri)
     if path is not None:
         _check_artifacts(path, opened)
     return Store(client, uri, str(opened.experiment_id))
