@@ -175,11 +175,12 @@ def encode(
       DataError: splits have different columns, or values that no array can represent.
     """
     _check_same_names(splits, where)
+    encoding = encoding or Encoding()
     first = next(iter(splits))
     categories: dict[str, tuple[str, ...]] = {}
     for name in splits[first]:
-        columns = {split: splits[split][name] for split in splits}
-        recorded = () if encoding is None else encoding.categories.get(name, ())
+        columns = {split: columns_of_split[name] for split, columns_of_split in splits.items()}
+        recorded = encoding.categories.get(name, ())
         are_strings = [isinstance(column, StringColumn) for column in columns.values()]
         if recorded and not all(are_strings):
             raise DataError(
@@ -203,8 +204,8 @@ def encode(
         for name, array in split_arrays.items():
             if array.dtype != specs[name].dtype:
                 split_arrays[name] = array.astype(specs[name].dtype)
-    used = Encoding(categories) if encoding is None else replace(encoding, categories=categories)
-    return {split: ArraySource(split_arrays, specs) for split, split_arrays in arrays.items()}, used
+    sources = {split: ArraySource(split_arrays, specs) for split, split_arrays in arrays.items()}
+    return sources, replace(encoding, categories=categories)
 
 
 def _check_same_names(splits: Mapping[str, Mapping[str, Column]], where: Mapping[str, str]) -> None:
@@ -278,7 +279,7 @@ def numeric_array(place: str, values: Array) -> Array:
         largest = int(values.max())
         if least < _INT32.min or largest > _INT32.max:
             raise DataError(f"{place} has integers outside the int32 range used on devices; store it as float")
-    return values if values.dtype == np.int32 else values.astype(np.int32)
+    return values.astype(np.int32, copy=False)
 
 
 def _describe_dtype(dtype: np.dtype) -> str:
@@ -372,7 +373,7 @@ def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, st
 
 def _category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:
     """Returns the category of each row, int32 (N,)."""
-    number_of = {string: number for number, string in enumerate(categories)}
+    number_of = dict(zip(categories, range(len(categories)), strict=True))
     number_of_code = np.array([number_of.get(string, -1) for string in column.values], np.int32)
     numbers: Array = number_of_code[column.codes]
     if len(numbers) and numbers.min() < 0:

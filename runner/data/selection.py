@@ -130,8 +130,9 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset
     elif config.holdout:
         train, validation = _random_parts(train, config.holdout, (seed, *_HOLDOUT_STREAM), "holdout")
         about["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
-        joint = " and" if "without" in about["train"] else " without"
-        about["train"] += f"{joint} the {validation.size:,} of validation"
+        # The train split may already lack the examples of test.
+        joint = "and" if "without" in about["train"] else "without"
+        about["train"] += f" {joint} the {validation.size:,} of validation"
 
     selection = {}
     for split in SPLITS:

@@ -50,7 +50,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         splits=dict(parsed.splits),
         digest=_digest(files),
         source=str(path),
-        encoding=Encoding(categories) if encoding is None else replace(encoding, categories=categories),
+        encoding=replace(encoding or Encoding(), categories=categories),
     )
 
 
@@ -64,14 +64,16 @@ def _find_files(path: Path) -> dict[str, list[Path]]:
     """Returns the files of each split."""
     if path.is_file():
         return {"train": [path]}
-    files_in_folders = {}
+    folders: dict[str, list[Path]] = {}
     for folder in sorted(path.iterdir()):
         if folder.is_dir() and not folder.name.startswith("."):
-            files_in_folders[folder.name] = _list_tables(folder)
+            files = _list_tables(folder)
+            if files:
+                folders[folder.name] = files
     own_files = _list_tables(path)
     found: dict[str, list[Path]] = {}
-    if files_in_folders.get("train"):
-        found = {name: files for name, files in files_in_folders.items() if files}
+    if "train" in folders:
+        found = folders
     elif any(file.stem == "train" for file in own_files):
         for file in own_files:
             found.setdefault(file.stem, []).append(file)
@@ -97,7 +99,8 @@ def _all_files(files: Files) -> list[Path]:
 def _is_worth_caching(files: Files) -> bool:
     """Returns whether the files are text that takes noticeable time to parse at each start."""
     all_files = _all_files(files)
-    if any(file.suffix.lower() != ".csv" for file in all_files):
+    suffixes = {file.suffix.lower() for file in all_files}
+    if suffixes != {".csv"}:
         return False
     try:
         return sum(file.stat().st_size for file in all_files) >= table_cache.MIN_BYTES
@@ -128,7 +131,8 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> Pa
     columns = {}
     where = {}
     for split, split_files in files.items():
-        where[split] = str(split_files[0]) if len(split_files) == 1 else str(split_files[0].parent)
+        is_one_file = len(split_files) == 1
+        where[split] = str(split_files[0] if is_one_file else split_files[0].parent)
         columns[split] = _read_split(split_files, config.features, where[split])
     for name in config.features or ():
         if all(cleaned(name) not in split_columns for split_columns in columns.values()):

@@ -88,7 +88,7 @@ class CustomExamples:
         arrays = _read_example(self.examples, row, self.where)
         for name in [*self.specs, *arrays]:
             if name not in arrays or name not in self.specs:
-                has = "has no" if name not in arrays else "has"
+                has = "has" if name in arrays else "has no"
                 raise DataError(
                     f"{self.example_name(row)} {has} {name!r}, but the first example has "
                     f"{join_names(list(self.specs))}; return the same arrays for every example"
@@ -221,7 +221,7 @@ def _by_split(returned: object) -> dict[str, object] | None:
     if not isinstance(returned, Mapping):
         return {"train": returned} if _is_indexed(returned) else None
     values = list(returned.values())
-    if "train" in returned and all(_is_split(value) for value in values):
+    if "train" in returned and all(map(_is_split, values)):
         return {str(name): value for name, value in returned.items()}
     has_arrays_only = all(_is_array(value) or isinstance(value, list) for value in values)
     return {"train": returned} if values and has_arrays_only else None

@@ -144,9 +144,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     if broken:
         _report_broken(config, root, broken)
     usable: dict[str, list[LabeledFile]] = {}
+    results: list[ScannedFile] = []
     for split, files in listed.items():
         usable[split] = [(file, label) for file, label in files if file not in broken]
-    results = [scanned[file] for files in usable.values() for file, _ in files]
+        results.extend(scanned[file] for file, _ in usable[split])
     if not results:
         first = next(iter(broken))
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")
@@ -157,19 +158,22 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
         "label": ArraySpec((), "int32", names=tuple(classes)),
     }
-    number_of_class = {label: number for number, label in enumerate(classes)}
+    number_of_class = dict(zip(classes, range(len(classes)), strict=True))
     splits = {}
     for split, files in usable.items():
         if files:
-            ordered = sorted(files, key=_hash_of_name)
-            labels = np.array([number_of_class[label] for _, label in ordered], np.int32)
-            splits[split] = ImageFolder(root, [file for file, _ in ordered], labels, size, channels, specs)
+            names, labels = zip(*sorted(files, key=_hash_of_name), strict=True)
+            numbers = np.array([number_of_class[label] for label in labels], np.int32)
+            splits[split] = ImageFolder(root, names, numbers, size, channels, specs)
+    source = str(root)
+    if broken:
+        source += f", without {len(broken):,} broken files"
     return FullDataset(
         name=root.name,
         version="",
         splits=splits,
         digest=_digest(usable, scanned),
-        source=f"{root}, without {len(broken):,} broken files" if broken else str(root),
+        source=source,
         encoding=Encoding(categories={"label": tuple(classes)}),
     )
 
@@ -266,8 +270,7 @@ def _image_size(config: DatasetConfig, results: Sequence[ScannedFile]) -> tuple[
         return height, width
     sizes = {(result.height, result.width) for result in results}
     if len(sizes) > 1:
-        heights = [height for height, _ in sizes]
-        widths = [width for _, width in sizes]
+        heights, widths = zip(*sizes, strict=True)
         raise invalid(
             "dataset.image_size",
             None,
@@ -282,7 +285,9 @@ def _report_broken(config: DatasetConfig, root: Path, broken: Mapping[str, str])
     """Warns about the files that can't be decoded, or raises."""
     first = next(iter(broken))
     if not config.skip_broken:
-        others = f", nor can {len(broken) - 1:,} other files" if len(broken) > 1 else ""
+        others = ""
+        if len(broken) > 1:
+            others = f", nor can {len(broken) - 1:,} other files"
         raise DataError(
             f"{root / first} can't be read ({broken[first]}){others}; fix or remove it, or set "
             "dataset.skip_broken=true"

@@ -63,7 +63,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     assert config.path is not None
     splits = files.find(config.path)
     count = sum(len(inputs) for inputs in splits.values())
-    source = f"{config.path}, {count:,} files" if count > 1 else config.path
+    source = config.path
+    if count > 1:
+        source += f", {count:,} files"
     corpus = Corpus(Path(config.path).name, "", source, splits, config.column or _COLUMN)
     return encode_corpus(corpus, config, encoding)
 
@@ -125,8 +127,8 @@ def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str,
     if has_text and not has_tokens:
         raise _unsuitable_tokenizer(config, "drops all of the text")
     if not has_tokens or "train" not in stored:
-        which = "text in the split train" if stored and "train" not in stored else "text"
-        raise DataError(f"{corpus.source}: there is no {which}; check dataset.path and the files")
+        where = " in the split train" if stored and "train" not in stored else ""
+        raise DataError(f"{corpus.source}: there is no text{where}; check dataset.path and the files")
 
 
 class _Encoder:

@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from runner.data.base import IMAGE_DIMS, Array, ArraySource, ArraySpec, FullData
 from runner.data.sources import prepared
 from runner.errors import DataError, invalid
 from runner.host.folders import remove_empty, remove_files
+
+Value = TypeVar("Value")
 
 # Versions of the layout. 1: images and class labels only, in images.npy and labels.npy; still read. 2: any arrays.
 # 3: documents, in text.jsonl.
@@ -55,12 +58,14 @@ class Request:
     @property
     def name(self) -> str:
         """The name as TFDS writes it, without the version."""
-        return f"{self.builder}/{self.config}" if self.config else self.builder
+        return _full_name(self.builder, self.config)
 
     @property
     def key(self) -> str:
         """The config key that names the dataset, with its value."""
-        return f"dataset.builder={self.builder}" if self.code else f"dataset.name={self.name}"
+        if self.code:
+            return f"dataset.builder={self.builder}"
+        return f"dataset.name={self.name}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Meta:
     @property
     def full_name(self) -> str:
         """The name as TFDS writes it, without the version."""
-        return f"{self.name}/{self.config}" if self.config else self.name
+        return _full_name(self.name, self.config)
 
     @property
     def folder(self) -> str:
@@ -127,6 +132,10 @@ class Meta:
     def file(self, array: str) -> str:
         """Returns the name of an array's file in the folder of a split."""
         return _IMAGES_FILES[array] if self.format == _IMAGES_FORMAT else f"{array}.npy"
+
+
+def _full_name(builder: str, config: str | None) -> str:
+    return f"{builder}/{config}" if config else builder
 
 
 def data_dir(config: DatasetConfig) -> Path:
@@ -170,6 +179,11 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
     return Request(match["builder"], match["config"], match["version"], size, features, text=text)
 
 
+def as_list(values: Sequence[Value] | None) -> list[Value] | None:
+    """Returns values as JSON stores them; None if there are none."""
+    return list(values) if values else None
+
+
 def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
     """Looks up a decoded dataset.
 
@@ -195,12 +209,14 @@ def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
 
 def _matches(meta: Meta, request: Request) -> bool:
     is_same_builder = meta.code == request.code and (request.code is not None or meta.name == request.builder)
-    is_same_config = meta.config == request.config if request.config else meta.default_config
+    is_same_config = meta.config == request.config
+    if request.config is None:
+        is_same_config = meta.default_config
     is_same_version = request.version in (None, meta.version)
-    image_size = list(request.image_size) if request.image_size else None
-    features = list(request.features) if request.features else None
     is_same_content = (
-        (meta.format == TEXTS_FORMAT) == request.text and meta.image_size == image_size and meta.features == features
+        (meta.format == TEXTS_FORMAT) == request.text
+        and meta.image_size == as_list(request.image_size)
+        and meta.features == as_list(request.features)
     )
     return is_same_builder and is_same_config and is_same_version and is_same_content
 
