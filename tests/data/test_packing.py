@@ -3,15 +3,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from runner.data import packed
-from runner.data.packed import Packed
+from runner.data import packing
+from runner.data.packing import PackedSequences
 
 DOCUMENTS = ([1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [12, 13])
 
 
-def source(length: int, *, apart: bool, documents=DOCUMENTS) -> Packed:
+def source(length: int, *, apart: bool, documents=DOCUMENTS) -> PackedSequences:
     starts = np.cumsum([0, *(len(one) for one in documents)])[:-1]
-    return Packed(np.concatenate([np.array(one, np.uint8) for one in documents]), starts, length, apart)
+    return PackedSequences(np.concatenate([np.array(one, np.uint8) for one in documents]), starts, length, apart)
 
 
 def by_hand(length: int) -> dict[str, np.ndarray]:
@@ -72,5 +72,5 @@ def test_what_is_held_in_memory_is_what_is_read_from_disk(apart, monkeypatch):
     rows = np.arange(kept.size)
     for name, array in kept.read(rows).items():
         np.testing.assert_array_equal(held.column(name), array)
-    monkeypatch.setattr(packed, "_RAM_BYTES", 1)
+    monkeypatch.setattr(packing, "_RAM_BYTES", 1)
     assert kept.in_memory() is kept

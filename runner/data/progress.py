@@ -1,4 +1,4 @@
-"""Says what the preparation of a dataset is doing."""
+"""Progress lines of the preparation of a dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from runner.host import stages
 
 
-def tell(text: str) -> None:
-    """Says on stderr what the preparation of a dataset is doing."""
+def report_progress(text: str) -> None:
+    """Prints a progress line on stderr."""
     stages.leave_line()
     print(f"dataset: {text}", file=sys.stderr, flush=True)

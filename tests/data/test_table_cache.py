@@ -13,9 +13,8 @@ import pytest
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
-from runner.data.base import Encoding
-from runner.data.cut import Whole
-from runner.data.sources import arrays, parsed
+from runner.data.base import Encoding, FullDataset
+from runner.data.sources import arrays, table_cache
 from runner.errors import DataError
 
 _POOLS: list[pa.MemoryPool] = []  # kept: what is freed later, by a thread of Arrow too, is freed into its own pool
@@ -27,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of parsed tables, of which the smallest are kept too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(parsed, "SMALLEST", 0)
+    monkeypatch.setattr(table_cache, "MIN_BYTES", 0)
     return tmp_path / "cache" / "runner" / "tables"
 
 
@@ -45,11 +44,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def opened(path: str = "a.csv", encoding: Encoding | None = None, **keys: object) -> Whole:
+def opened(path: str = "a.csv", encoding: Encoding | None = None, **keys: object) -> FullDataset:
     return arrays.load(DatasetConfig(**{"name": "arrays", "path": path} | keys), encoding)  # type: ignore[arg-type]
 
 
-def values(whole: Whole) -> dict[str, dict[str, tuple[str, list[float]]]]:
+def values(whole: FullDataset) -> dict[str, dict[str, tuple[str, list[float]]]]:
     return {
         split: {name: (str(array.dtype), array.tolist()) for name, array in source.arrays.items()}  # type: ignore[attr-defined]
         for split, source in whole.splits.items()
@@ -129,7 +128,7 @@ def test_a_folder_that_others_can_write_to_is_neither_read_nor_written(cache: Pa
 def test_the_folder_is_bounded_and_only_what_a_run_wrote_is_removed(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsed, "MOST_BYTES", 1000)  # an entry of three columns takes 420 with their heads
+    monkeypatch.setattr(table_cache, "MAX_BYTES", 1000)  # an entry of three columns takes 420 with their heads
     names: list[str] = []
     for number in range(4):
         Path("a.csv").write_text(TABLE.replace("0.5", str(number)))
@@ -144,7 +143,7 @@ def test_the_folder_is_bounded_and_only_what_a_run_wrote_is_removed(
 
 
 def test_a_table_larger_than_the_bound_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsed, "MOST_BYTES", 20)
+    monkeypatch.setattr(table_cache, "MAX_BYTES", 20)
     Path("a.csv").write_text(TABLE)
     assert values(opened())["train"]["x"][1] == [0.5, 1.5, -2.25]
     assert entries(cache) == set()

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Rows
-from runner.data.cut import Selection, Whole, make_dataset
+from runner.data.base import Array, ArraySource, ArraySpec, DataSource, FullDataset, Rows
 from runner.data.loading import load
+from runner.data.selection import Selection, make_dataset
 from runner.errors import ConfigError
 
 SPECS = {"x": ArraySpec((2,), "int32")}
@@ -33,10 +33,10 @@ def arrays(first: int, size: int) -> ArraySource:
     return ArraySource(Made(first, size).read(np.arange(size)), SPECS)
 
 
-def whole(kind: object = arrays, **sizes: int) -> Whole:
+def whole(kind: object = arrays, **sizes: int) -> FullDataset:
     starts = np.cumsum([0, *sizes.values()])
     splits = {name: kind(int(start), size) for (name, size), start in zip(sizes.items(), starts, strict=False)}  # type: ignore[operator]
-    return Whole("a test", "", splits, "digest", "a test")
+    return FullDataset("a test", "", splits, "digest", "a test")
 
 
 def held(source: DataSource) -> list[int]:
@@ -125,10 +125,10 @@ def test_a_selection_of_a_source_with_columns_has_columns() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"train": "trian"}, "dataset.train=trian: there is no split trian, there are train"),
+        ({"train": "trian"}, "dataset.train=trian: there is no split trian, the splits are train"),
         ({"train": "train[5:5]"}, "selects nothing"),
-        ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "dataset.holdout=0.1: 2 examples"),
-        ({"train": "train[:1]"}, "dataset.test=null: 1 examples"),
+        ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "dataset.holdout=0.1: can't split 2 examples"),
+        ({"train": "train[:1]"}, "dataset.test=null: can't split 1 examples"),
     ],
 )
 def test_splits_that_would_be_empty_are_refused(keys: dict[str, object], said: str) -> None:
