@@ -9,18 +9,21 @@ from runner.optim.paths import ema_path, is_variable
 
 
 class WeightsInUse(Mapping[str, Array]):
-    """What evaluations compute with: the averages of the weights where the run keeps them, else the weights.
+    """The weights that evaluations use: their exponential moving averages if the run keeps them, else the weights.
 
-    Each array is read when it is asked for, so that a large model's are not there together.
+    Each array is read when it is asked for, so that those of a large model are never in memory together.
     """
 
     def __init__(self, state: Mapping[str, Array]) -> None:
-        """Takes what an engine's `state` or a checkpoint holds."""
-        paths = set(state)
+        """Takes an engine's `state` or a checkpoint."""
         self._state = state
-        self._paths = {
-            path: ema_path(path) if ema_path(path) in paths else path for path in state if is_variable(path)
-        }
+        # Path of a variable -> path of the array that is used.
+        self._paths: dict[str, str] = {}
+        paths = set(state)
+        for path in state:
+            if is_variable(path):
+                average = ema_path(path)
+                self._paths[path] = average if average in paths else path
 
     def __getitem__(self, path: str) -> Array:
         """Returns a variable's whole array."""
