@@ -95,5 +95,5 @@ def _core(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> Pla
 
 
 def _jax(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
-    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).build_with(values)
+    model = jax.Keras3Factory(config.model, data, config.trainer.seed, config.engine.precision).assigned(values)
     return PlainModel(model, model, "keras")

@@ -93,7 +93,7 @@ class Keras3Factory:
             private.release(variable)
         return model, Initial(initial)
 
-    def build_with(self, values: Mapping[str, Array]) -> keras.Model:
+    def assigned(self, values: Mapping[str, Array]) -> keras.Model:
         """Returns the model, replicated on one device, with the given values; no initial value is drawn.
 
         Args:
