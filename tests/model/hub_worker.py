@@ -98,7 +98,7 @@ def main() -> None:
     found["adapters"] = trained(again)
     abstract = tuned.build_abstract()
     found["held"] = [isinstance(v.value, jax.core.Tracer) for v in abstract.weights].count(False)
-    told, names = stored.given(abstract), Names(abstract).variables
+    told, names = stored.attached(abstract), Names(abstract).variables
     kernel = "transformer_layer_0/self_attention/query/kernel"
     part = told[id(names[kernel])].read((slice(2, 4), slice(None), slice(1, 3)))
     found["part"] = bool((part == np.asarray(Names(model).variables[kernel].value)[2:4, :, 1:3]).all())

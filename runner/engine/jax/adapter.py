@@ -63,10 +63,10 @@ class Keras3Factory:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
         model = self._call_builder()
-        stored_values = stored.given(model)
+        stored_values = stored.attached(model)
         for variable in model.weights:
             if id(variable) in stored_values:
-                variable.assign(stored.whole(stored_values[id(variable)]))
+                variable.assign(stored.read_whole(stored_values[id(variable)]))
         return model
 
     def build_for_mesh(self, *, eager: bool = False) -> tuple[keras.Model, Initial]:
@@ -85,7 +85,7 @@ class Keras3Factory:
         if built is None:
             built = self._build_on_host()
         model, values_by_id = built
-        stored_values = stored.given(model)
+        stored_values = stored.attached(model)
         initial: dict[str, TraceSlice | StoredValue] = {}
         for path, variable in Names(model).variables.items():
             computed = values_by_id[id(variable)]
@@ -93,7 +93,7 @@ class Keras3Factory:
             private.release(variable)
         return model, Initial(initial)
 
-    def assigned(self, values: Mapping[str, Array]) -> keras.Model:
+    def build_with(self, values: Mapping[str, Array]) -> keras.Model:
         """Returns the model, replicated on one device, with the given values; no initial value is drawn.
 
         Args:
@@ -169,7 +169,7 @@ class Keras3Factory:
 
     def _call_builder(self) -> keras.Model:
         """Returns the built and checked model, computing whatever values its builder draws."""
-        arguments = builder.given(self._builder, self._config, self._data)
+        arguments = builder.data_arguments(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             # Layouts by variable are DTensor's; here the sharding of the step's state says all.
             arguments[target.LAYOUTS] = {}

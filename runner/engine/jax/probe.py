@@ -135,9 +135,9 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
 
     compiled = jax.jit(train)
 
-    def call(batch: Batch) -> padding.Called:
+    def call(batch: Batch) -> padding.CallResult:
         new, losses, outputs = compiled(trainable_values, other_values, as_called(dict(batch)))
-        return padding.Called(
+        return padding.CallResult(
             dict(zip(kept, map(np.asarray, new), strict=True)),
             [np.asarray(loss) for loss in losses],
             [np.asarray(output) for output in outputs],
