@@ -17,7 +17,7 @@ from runner.checks.composed import convert
 from runner.config.convert import as_typed, flatten, resolved
 from runner.config.hydra_node import directory, say_replaced, without_hydra
 from runner.config.schema import RunConfig
-from runner.engine import devices
+from runner.engine import devices, registry
 from runner.errors import ConfigError, Refused, invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
@@ -38,7 +38,7 @@ _SUBDIR = "hydra.output_subdir"
 _TRAINS = "runner"
 _LOOKS = "runner.data"  # at a dataset, whatever its task would be
 _ALONE = ("runner.plan", _LOOKS)  # commands that compute nothing with the mesh
-_LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
+_LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # What every process has its own of, or that only process 0 looks at.
 _OWN = ("cluster.index", "cluster.interface", "cluster.coordinator", "cluster.secret_file", "tracking.uri")
 

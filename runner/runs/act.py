@@ -20,7 +20,7 @@ from runner.tracking.location import shown, sqlite_path, tracking_uri
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
 from runner.tracking.sweeps import open_tracking
-from runner.training.checkpoint import best, runs
+from runner.training.checkpoint import index, runs
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
 
@@ -123,7 +123,7 @@ def _steps(one: Found) -> str:
     if one.saved is None:
         return ""
     try:
-        record = best.read(one.saved.folder)
+        record = index.read_best(one.saved.folder)
     except DamagedError:
         record = None
     words = [f"{step}*" if record and record["step"] == step else str(step) for step in one.steps[-_STEPS:]]

@@ -11,7 +11,7 @@ from runner.host.folders import remove_empty, remove_files
 from runner.runs.found import Found, size
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
-from runner.training.checkpoint import best, runs, storage
+from runner.training.checkpoint import index, runs, storage
 
 CLEANED_TAG = "runner.cleaned"  # what was removed of a run, and when
 
@@ -84,9 +84,9 @@ def remove(one: Found) -> Removed:
     if one.saved is None:
         return Removed()
     folder = one.saved.folder
-    with runs.held("run", one.saved):
+    with runs.locked("run", one.saved):
         runs.check_not_running("run", one.saved)
-        best.forget(folder)
+        index.forget_best(folder)
         gone = list[int]()
         freed = 0
         left = list[str]()

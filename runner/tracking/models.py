@@ -16,6 +16,7 @@ from runner.tracking.base import Example, Predicts
 from runner.tracking.store import Store
 
 _ROWS = 8  # of the example that the signature is taken from
+_BACKENDS = {"jax": ("jax", "jaxlib")}  # Keras 3's backend -> its distributions, where they have other names
 _MODULE_MAP = "_MODULES_TO_PACKAGES"  # of mlflow.utils.requirements_utils; None until it is first used
 
 
@@ -87,7 +88,7 @@ def _packages(*, is_legacy: bool) -> list[str]:
     if is_legacy:
         return ["mlflow", "tensorflow", "tf-keras", "numpy"]
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    return ["mlflow", "keras", *(["jax", "jaxlib"] if backend == "jax" else [backend]), "numpy"]
+    return ["mlflow", "keras", *_BACKENDS.get(backend, (backend,)), "numpy"]
 
 
 @contextlib.contextmanager

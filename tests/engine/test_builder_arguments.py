@@ -45,7 +45,7 @@ def taking(*names: str) -> Callable[..., None]:
 
 
 def given(function: Callable[..., Any], data: DataSpec) -> dict[str, Any]:
-    return builder.given(function, CONFIG, data)
+    return builder.data_arguments(function, CONFIG, data)
 
 
 def test_a_builder_of_one_input_is_told_its_shape_and_the_number_of_units() -> None:
@@ -74,9 +74,9 @@ def test_a_wrapped_builder_is_told_what_the_one_inside_names() -> None:
     assert set(given(outer, cases.data())) == {"inputs", "outputs"}
 
 
-def test_a_builder_of_one_shape_is_refused_several_inputs() -> None:
+def test_a_builder_of_one_shape_rejects_several_inputs() -> None:
     said = (
-        r"^model._target_=models.build: it takes `input_shape`, of one input, and the task has age, words; "
+        r"^model._target_=models.build: it takes `input_shape`, of one input, but the task has age, words; "
         r"write it to take `inputs`, or set task.inputs=\[age\]$"
     )
     with pytest.raises(ConfigError, match=said):
@@ -84,10 +84,10 @@ def test_a_builder_of_one_shape_is_refused_several_inputs() -> None:
     assert list(given(taking("keras", "inputs", "outputs"), two())["inputs"]) == ["age", "words"]
 
 
-def test_what_takes_neither_inputs_nor_a_shape_is_refused_before_it_is_called() -> None:
+def test_a_builder_without_inputs_or_shape_is_rejected_before_it_is_called() -> None:
     wrong = taking("keras")
     for data in (cases.data(), two()):
-        with pytest.raises(ConfigError, match=r": it takes keras, and a builder takes keras, input"):
+        with pytest.raises(ConfigError, match=r": it takes keras, but a builder is called with keras, input"):
             builder.call(wrong, CONFIG, keras=None, **given(wrong, data))
 
 

@@ -1,4 +1,4 @@
-"""Models that DTensor can't compute, or computes wrongly, are refused in one line that names the layer and a fix."""
+"""Models that DTensor can't compute, or computes wrongly, are rejected in one line that names the layer and a fix."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ CASES = [
     ("new_dim", [], ["my_dim", "x[:, None]", "tf.expand_dims"]),
     ("number", [], ["my_row", "x[:, 0]", "tf.gather"]),
     ("noise", [], ["RandomStandardNormal", "layer my_noise", "tf.random.stateless_uniform"]),
-    ("taken", [], ["a layer has the name 'ema'", "ema_layer"]),
-    ("taken", ["engine=jax"], ["a layer has the name 'ema'", "ema_layer"]),
-    ("frozen", [], ["model._target_=refused_models.frozen", "nothing to train"]),
-    ("frozen", ["engine=jax"], ["model._target_=refused_models.frozen", "nothing to train"]),
+    ("taken", [], ["the layer name 'ema' is reserved", "ema_layer"]),
+    ("taken", ["engine=jax"], ["the layer name 'ema' is reserved", "ema_layer"]),
+    ("frozen", [], ["model._target_=rejected_models.frozen", "no trainable variable"]),
+    ("frozen", ["engine=jax"], ["model._target_=rejected_models.frozen", "no trainable variable"]),
     ("norm", ["dataset.remainder=pad"], ["dataset.remainder=pad", "batch statistics of layer norm", "drop"]),
 ]
 
 
 @pytest.mark.wide(keep=["responses", "new_dim", "taken", "frozen-engine=jax"])
 @pytest.mark.parametrize(("builder", "extra", "shown"), CASES, ids=["-".join((case[0], *case[1])) for case in CASES])
-def test_a_model_that_can_not_work_is_refused(
+def test_a_model_that_cannot_work_is_rejected(
     tmp_path: Path, builder: str, extra: list[str], shown: list[str]
 ) -> None:
-    (tmp_path / "refused_models.py").write_text(MODULE)
+    (tmp_path / "rejected_models.py").write_text(MODULE)
     arguments = ["dataset=digits", "dataset.batch_size=16", "mesh=batch2", "tracking=none"]
-    target = ["model=custom", f"model._target_=refused_models.{builder}", f"hydra.run.dir={tmp_path / 'run'}"]
+    target = ["model=custom", f"model._target_=rejected_models.{builder}", f"hydra.run.dir={tmp_path / 'run'}"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     done = forks.run(
         [sys.executable, "-m", "runner", *arguments, *target, *extra],
