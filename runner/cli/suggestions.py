@@ -119,7 +119,5 @@ def key(path: str) -> str | None:
       ('did you mean optimizer.learning_rate?', 'did you mean trainer.seed?')
     """
     name = path.rpartition(".")[2]
-    if path == "model.remat":
-        return "activation checkpointing is an option of model=gpt: model.remat=full"
     ours = _KEYS.get(name.lower().replace("-", "_"))
     return None if ours is None or ours == path or ours.startswith(f"{path}.") else f"did you mean {ours}?"

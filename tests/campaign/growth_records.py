@@ -24,8 +24,8 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.sources import arrays, file_records, image_folder
 from runner.host import folders
-from runner.runs.found import find, readable
-from runner.tracking import unsent
+from runner.runs.listing import find, readable
+from runner.tracking import replaying, unsent
 from runner.tracking.hidden import PARAMS, packed, tag_key
 from runner.tracking.records import Point
 from runner.tracking.store import Store, open_store
@@ -148,7 +148,7 @@ def _kept_points(count: int) -> float:
             mock.patch.object(MlflowClient, "get_metric_history", counted_history),
             mock.patch.object(MlflowClient, "log_batch", counted_batch),
         ):
-            assert unsent.replay(path, store.uri) == len(points)
+            assert replaying.replay(path, store.uri) == len(points)
         assert passed >= len(points)
         return passed
 

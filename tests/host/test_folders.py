@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from runner.cli.app import register_resolvers
+from runner.cli.resolvers import register_resolvers
 from runner.errors import ConfigError
 from runner.host import folders
 from runner.host.paths import conf_dir

@@ -1,4 +1,4 @@
-"""A run in an MLflow store that is written to after it has ended."""
+"""Adds to a run in an MLflow store that has ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runner.tracking.base import Attachment
 from runner.tracking.location import shown, ui_lines
 from runner.tracking.reason import reason
 from runner.tracking.records import Point, clean_key
-from runner.tracking.send import Sender
+from runner.tracking.send import MlflowWriter
 from runner.tracking.store import Store, open_store
 
 
-class StoredRun(Attachment):
-    """A run in an MLflow store."""
+class MlflowAttachment(Attachment):
+    """Adds to one run at once, without a thread: the run has ended, so no training step waits."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -28,47 +28,48 @@ class StoredRun(Attachment):
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Stores a point of each metric; an infinite value as NaN."""
         now = int(time.time() * 1000)
-        points = [
-            Point(clean_key(key), value if math.isfinite(value) else math.nan, now, step)
-            for key, value in values.items()
-        ]
-        with self._worded():
-            Sender(self._store.client, self._run_id)([*points], unsure=False)
+        points = []
+        for key, value in values.items():
+            points.append(Point(clean_key(key), value if math.isfinite(value) else math.nan, now, step))
+        with self._as_tracking_error():
+            MlflowWriter(self._store.client, self._run_id).write(points, is_retry=False)
 
     def log_artifacts(self, paths: Sequence[Path], folder: str) -> None:
         """Uploads files."""
-        with self._worded():
+        with self._as_tracking_error():
             for path in paths:
                 self._store.client.log_artifact(self._run_id, str(path), folder)
 
     def log_model(self, save: Callable[[Store, str], str]) -> str:
         """Stores a model."""
-        with self._worded():
+        with self._as_tracking_error():
             return save(self._store, self._run_id)
 
     def describe(self) -> list[str]:
-        """Returns where the run can be looked at."""
+        """Returns links to the run."""
         return ui_lines(self._store.uri, self._store.experiment_id, self._run_id)
 
     @contextmanager
-    def _worded(self) -> Iterator[None]:
+    def _as_tracking_error(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
-            raise TrackingError(f"run {self._run_id} can't be added to: {reason(error)}") from error
+        # MLflow, SQLAlchemy, requests and drivers share no base class.
+        except Exception as error:
+            raise TrackingError(f"could not add to run {self._run_id}: {reason(error)}") from error
 
 
-def stored_run(uri: str, experiment: str, run_id: str) -> StoredRun:
+def open_run(uri: str, experiment: str, run_id: str) -> MlflowAttachment:
     """Opens a recorded run by its store's absolute URI; see `runner.tracking.attach.attach`."""
     store = open_store(uri, experiment)
     try:
         run = store.client.get_run(run_id)
     except Exception as error:
         raise TrackingError(
-            f"tracking.uri={shown(uri)} has no run {run_id}; set tracking.uri=<where it is recorded>, or tracking=none"
+            f"tracking.uri={shown(uri)} has no run {run_id}; set tracking.uri=<its store>, or tracking=none"
         ) from error
     if run.info.lifecycle_stage != "active":
         raise TrackingError(
-            f"run {run_id} was deleted in {shown(uri)}; `mlflow runs restore --run-id {run_id}`, or tracking=none"
+            f"run {run_id} was deleted in {shown(uri)}; run `mlflow runs restore --run-id {run_id}`, or set "
+            "tracking=none"
         )
-    return StoredRun(replace(store, experiment_id=str(run.info.experiment_id)), run_id)
+    return MlflowAttachment(replace(store, experiment_id=str(run.info.experiment_id)), run_id)
