@@ -287,7 +287,7 @@ def test_only_adapters_are_trained(found: Any) -> None:
 def test_patterns_choose_what_is_trained(found: Any) -> None:
     assert found["frozen"]
     assert all(path.endswith("/bias") or path.startswith("layer_norm/") for path in found["frozen"])
-    assert "model.trainable[0]=transformer_layer_9/.*: a pattern of the whole of paths" in found["nothing"]
+    assert "model.trainable[0]=transformer_layer_9/.*: must match a whole variable path" in found["nothing"]
 
 
 def test_a_layer_of_averages_alone_is_frozen_unless_a_pattern_catches_them(found: Any) -> None:

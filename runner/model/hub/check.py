@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
@@ -24,8 +24,12 @@ _BYTE_TOKENIZER = "ByteTokenizer"
 _LARGEST_BYTE_VOCABULARY = 512
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     """Checks the group `model` if its builder is that of KerasHub.
+
+    Args:
+      config: its engines are checked.
+      keras_3_engines: names of the engines that train models of Keras 3.
 
     Raises:
       ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is no preset.
@@ -33,7 +37,7 @@ def check(config: RunConfig) -> None:
     if config.model.target != TARGET:
         return
     for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
-        if engine not in (None, "jax"):
+        if engine is not None and engine not in keras_3_engines:
             fix = "set engine=jax" if key == "engine.name" else f"leave {key} out"
             raise invalid(key, engine, problem="KerasHub's models are Keras 3's, which engine=jax trains", fix=fix)
     if not catalog.is_installed():
