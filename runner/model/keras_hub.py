@@ -111,7 +111,7 @@ def build(
     model = keras.Model(model_inputs, head(head_inputs), name="keras_hub")
 
     if opened_preset is not None:
-        stored.attach(model, opened_preset.values(body, None if task_class is None else task_model))
+        stored.give(model, opened_preset.values(body, None if task_class is None else task_model))
     # After the weights: adapters are not among them.
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)
