@@ -56,7 +56,7 @@ class Split:
         }
 
 
-def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+def test_the_safetensors_library_reads_the_files(tmp_path: Path) -> None:
     arrays = {
         "b": np.arange(6, dtype=np.float32).reshape(2, 3),
         "a": np.arange(5, dtype=np.float64),
@@ -75,7 +75,7 @@ def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
     assert told == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def test_bfloat16_comes_back(tmp_path: Path) -> None:
+def test_bfloat16_is_restored(tmp_path: Path) -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     value = np.arange(6).astype(bfloat16).reshape(3, 2)
     folder = storage.write(tmp_path, Content(1, {"w": [Shard((0, 0), value, (3, 2))]}, {}, ABOUT_SAVED))
@@ -87,7 +87,7 @@ def test_bfloat16_comes_back(tmp_path: Path) -> None:
 ABOUT_SAVED = ABOUT | {"saved_at": "", "metrics": {}}
 
 
-def test_no_two_arrays_are_brought_to_the_host_together(tmp_path: Path) -> None:
+def test_arrays_are_copied_to_the_host_one_at_a_time(tmp_path: Path) -> None:
     OnDevice.most = 0
     written = storage.write(tmp_path, Content(2, Split().shards(), {}, ABOUT_SAVED, passing=True))
     assert OnDevice.most <= 2, "one is written while the next is brought"
