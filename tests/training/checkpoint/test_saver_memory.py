@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,3 +124,26 @@ def test_training_waits_for_a_state_that_is_not_copied(
     assert storage.steps(tmp_path) == [3]
     assert seen == [waits]
     assert (Checkpoint(storage.place(tmp_path, 3))["v4"] == 1).all()
+
+
+def test_a_failed_write_keeps_no_state_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    class Values(np.ndarray):
+        """An array that can be referenced weakly."""
+
+    monkeypatch.setattr(storage, "write", full)
+    values = np.ones(1000, np.float32).view(Values)
+    reference = weakref.ref(values)
+    contents = [Content(3, {"v": [Shard((0,), values, (1000,))]}, {}, ABOUT_SAVED)]
+    logging.disable(logging.CRITICAL)  # pytest would keep the error, whose traceback has the state
+    try:
+        keeps = CheckpointSaver(CheckpointConfig(), tmp_path, lambda *_: contents.pop(), lambda _: None)
+        keeps.save(3, MetricRecorder(lambda *_: None, 1, lambda _: 0.1))
+        keeps.close()
+    finally:
+        logging.disable(logging.NOTSET)
+    del values
+    gc.collect()
+    assert reference() is None
