@@ -24,7 +24,7 @@ from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, Difference, check
 from runner.export.drawn import drawn_answers
-from runner.export.plain import WeightsInUse, make_plain
+from runner.export.plain import WeightsInUse
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
@@ -98,7 +98,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         with folders.making(target) as unfinished:
             with stages.stage("writing the export"):
                 written, drawn = _write(config, saved, served, unfinished, native_log)
-            library = "keras" if config.engine.name == "jax" else "tf_keras"
+            library = registry.keras_package(config.engine.name)
             with stages.stage("loading it again in a fresh process"):
                 compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn)
             console.print(result_table(_result_rows(config, saved, data, compared)))
@@ -174,7 +174,7 @@ def _write(
 ) -> tuple[Written, frozenset[str]]:
     """Writes the model; returns what was written, and the names of the answers that depend on random numbers."""
     with quiet_native_log(native_log):
-        plain = make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
+        plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
         is_own_code = not config.model.target.startswith("runner.")
         has_tensorflow = importlib.util.find_spec("tensorflow") is not None
         # Before the model is written, because writing a Keras 3 model traces it in the same way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
-from runner.export.plain import PlainModel
+from runner.engine.base import PlainModel
 from runner.export.signature import Served
 from runner.export.write import answers
 from runner.host.late import late

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
+from runner.engine.base import PlainModel
 from runner.errors import describe
-from runner.export.plain import PlainModel
 from runner.export.signature import NAME, Served
 from runner.host.late import late
 from runner.task import namespace

@@ -20,7 +20,7 @@ from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.sweep.member import JOB_TAG
 from runner.tracking import page, start, view
 from runner.tracking.base import Status
-from runner.tracking.dead import NOTE, mark_dead_runs
+from runner.tracking.dead_runs import NOTE, mark_dead_runs
 from runner.tracking.hidden import tag_key, tags_of
 from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_import import warn

@@ -14,6 +14,7 @@ from runner.config.convert import as_typed
 from runner.config.schema import RunConfig
 from runner.config.typed import composed_with
 from runner.data.base import Dataset
+from runner.engine import registry
 from runner.engine.base import Engine
 from runner.host.outputs import warn
 from runner.host.versions import installed
@@ -30,7 +31,7 @@ from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.metric_history import from_arrays
 from runner.training.stopping import Objective
 
-_LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "numpy")
+_LIBRARIES = ("runner", *registry.distributions(), "numpy")
 _TAG = "runner.checkpoints"
 _ORIGIN = "runner.branched_from"
 

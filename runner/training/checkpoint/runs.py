@@ -17,7 +17,7 @@ from typing import Any
 from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, locked_at_once
 from runner.model import gpt_options
-from runner.optim.defaults import adam_learning_rate
+from runner.optim.adam import adam_learning_rate
 from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import index, recorded, storage

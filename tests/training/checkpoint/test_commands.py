@@ -46,7 +46,7 @@ def test_a_run_with_an_unsaved_last_state_fails_but_is_recorded(tmp_path: Path) 
     )
     resumed = tmp_path / "checkpoints" / found.info.run_id
     assert last.endswith(f"continue from step 22 with resume={resumed}")
-    assert done.stdout.splitlines()[-1] == f"go on with: python -m runner resume=checkpoints/{found.info.run_id}"
+    assert done.stdout.splitlines()[-1] == f"To continue: python -m runner resume=checkpoints/{found.info.run_id}"
     assert found.data.tags["runner.ended"] == found.data.tags["runner.unsaved"] == last.removeprefix("error: ")
     assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"]
     assert "summary.json" in {item.path for item in client.list_artifacts(found.info.run_id)}
