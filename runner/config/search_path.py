@@ -7,7 +7,6 @@ same name. Not so `config.yaml`: what a run consists of is the program's.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
-from runner.host import paths
+from runner.host import paths, session
 
 FLAG = "--config-dir"
 NAME_FLAG = "--config-name"
@@ -71,14 +70,14 @@ def extend(search_path: ConfigSearchPath) -> None:
 
 def own() -> list[Path]:
     """Returns the user's folders by this process's command line and current directory, absolute; the first wins."""
-    named = [Path(value).absolute() for value in _values(sys.argv[1:], (FLAG, "-cd"))[-1:]]
+    named = [Path(value).absolute() for value in _values(session.current().arguments, (FLAG, "-cd"))[-1:]]
     found = paths.project_root() / "conf"
     return [*named, *([found] if found not in named and _holds_options(found) else [])]
 
 
 def folders() -> list[Path]:
     """Returns every folder of options on this machine, the first wins."""
-    typed = " ".join(one for one in sys.argv[1:] if one.lstrip("+").startswith(f"{KEY}="))
+    typed = " ".join(one for one in session.current().arguments if one.lstrip("+").startswith(f"{KEY}="))
     return [*own(), paths.conf_dir(), *map(Path, _FILE.findall(typed))]
 
 

@@ -21,7 +21,7 @@ from runner.tracking.location import shown, sqlite_path, tracking_uri
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
 from runner.tracking.sweeps import open_tracking
-from runner.training.checkpoint import best, runs
+from runner.training.checkpoint import index, runs
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
 
@@ -148,7 +148,7 @@ def _steps(run: ListedRun) -> str:
         return ""
     best_step = None
     with suppress(DamagedError):
-        record = best.read(run.saved.folder)
+        record = index.read_best(run.saved.folder)
         if record:
             best_step = record["step"]
     texts = []

@@ -11,7 +11,7 @@ from runner.host.folders import remove_empty, remove_files
 from runner.runs.listing import ListedRun, size
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
-from runner.training.checkpoint import best, runs, storage
+from runner.training.checkpoint import index, runs, storage
 
 # What was removed of a run, and when.
 CLEANED_TAG = "runner.cleaned"
@@ -91,11 +91,11 @@ def remove(run: ListedRun) -> Removed:
     if run.saved is None:
         return Removed()
     folder = run.saved.folder
-    with runs.held("run", run.saved):
+    with runs.locked("run", run.saved):
         # Checked while the lock is held, so that no process can resume the run meanwhile.
         runs.check_not_running("run", run.saved)
         # Before the checkpoints, so that no record ever names one that is gone.
-        best.forget(folder)
+        index.forget_best(folder)
         steps = list[int]()
         total = 0
         skipped = list[str]()

@@ -20,6 +20,8 @@ from runner.tracking.store import Store
 _SIGNATURE_ROWS = 8
 # A private cache of mlflow.utils.requirements_utils, which is None until it is first used.
 _MODULE_MAP = "_MODULES_TO_PACKAGES"
+# Distributions of a Keras 3 backend that are not called as it is.
+_BACKENDS = {"jax": ("jax", "jaxlib")}
 
 
 def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example, *, name: str, step: int) -> str:
@@ -93,8 +95,7 @@ def _packages(*, is_legacy: bool) -> list[str]:
     if is_legacy:
         return ["mlflow", "tensorflow", "tf-keras", "numpy"]
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    backend_packages = ["jax", "jaxlib"] if backend == "jax" else [backend]
-    return ["mlflow", "keras", *backend_packages, "numpy"]
+    return ["mlflow", "keras", *_BACKENDS.get(backend, (backend,)), "numpy"]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from runner.cli.refusals import key_paths
+from runner.cli.overrides import key_paths
 from runner.config.schema import ModelConfig, RunConfig
 from runner.host.paths import conf_dir
 

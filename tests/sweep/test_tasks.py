@@ -42,10 +42,10 @@ def test_a_job_is_checked_for_the_processes_that_slurm_will_start() -> None:
 def test_tasks_that_would_each_run_the_whole_job_are_refused() -> None:
     check_tasks(slurm(tasks_per_node=2), AUTO)
     check_tasks(slurm(), ClusterConfig())
-    with pytest.raises(ConfigError, match=r"one process a job with cluster=single.*set cluster=auto"):
+    with pytest.raises(ConfigError, match=r"2 processes per job.*cluster=single.*set cluster=auto"):
         check_tasks(slurm(tasks_per_node=2), ClusterConfig())
 
 
 def test_a_sweeps_job_is_not_queued_again() -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.requeue=True is refused.*sweep\.resume"):
+    with pytest.raises(ConfigError, match=r"cluster\.requeue=True: .*sweep\.resume"):
         check_tasks(slurm(), ClusterConfig(name="auto", requeue=True))
