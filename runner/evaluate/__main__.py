@@ -1,6 +1,6 @@
 """The evaluate command: `python -m runner.evaluate run=<run id>` evaluates a run's checkpoint on a split.
 
-It exits with 0 where that is done, 1 where it failed, 2 where the config was refused.
+Exit codes: 0 done, 1 failed, 2 invalid config.
 """
 
 from runner.cli import entry
