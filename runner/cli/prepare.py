@@ -17,7 +17,7 @@ from runner.checks.composed import convert
 from runner.config.convert import as_typed, flatten, resolved
 from runner.config.hydra_node import directory, without_hydra
 from runner.config.schema import RunConfig
-from runner.engine import devices
+from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
@@ -37,7 +37,7 @@ _SUBDIR = "hydra.output_subdir"
 _TRAIN_MODULE = "runner"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
 _MODULES_WITHOUT_A_MESH = ("runner.plan", _DATA_MODULE)  # they start no processes and join none
-_LIBRARIES = ("runner", "tensorflow", "tf-keras", "keras", "jax", "jaxlib", "numpy")
+_LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
 _KEYS_PER_PROCESS = (
     "cluster.index",

@@ -25,7 +25,7 @@ def check(config: RunConfig) -> None:
     for key in ("loop", "data"):
         one_of(f"engine.{key}", getattr(config.engine, key), ("auto", "device", "host"))
     check_installed(config.engine.name)
-    if config.layout.from_model and config.engine.name != "jax":
+    if config.layout.from_model and not ENGINES[config.engine.name].has_model_layouts:
         raise invalid(
             "layout.from_model",
             "true",
@@ -75,7 +75,7 @@ def check_trainable(config: RunConfig) -> None:
     if patterns is None:
         return
     for name, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
-        if engine not in (None, "jax"):
+        if engine is not None and not ENGINES[engine].freezes_variables:
             raise invalid(key, patterns, problem=f"{name}={engine} trains all", fix="set engine=jax, or leave it out")
     if not patterns:
         raise invalid(key, patterns, problem="at least one pattern, or null for all", fix=f"set {key}=['.*/kernel']")

@@ -14,12 +14,11 @@ from rich.table import Table as RichTable
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
-from runner.config.schema_data import DIGITS, OWN, TEXT
 from runner.data import loading
+from runner.data import registry as sources
 from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
 from runner.data.checks_text import is_text
 from runner.data.sources import text
-from runner.data.sources.tfds import cache
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
@@ -95,28 +94,13 @@ def _targets(config: RunConfig, data: Dataset) -> list[str]:
 
 
 def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
-    head = {
-        "dataset": f"{data.name} {data.version}".rstrip(),
-        "source": data.source,
-        "folder": str(_folder(config)),
-    }
-    if config.dataset.name == TEXT:
-        head["tokens"] = str(text.folder(config.dataset))
+    location = sources.entry(config.dataset).import_module().location(config.dataset)
+    head = {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "location": location}
+    token_folder = str(text.folder(config.dataset))
+    if is_text(config.dataset) and token_folder != location:
+        head["tokens in"] = token_folder
     head["sha256"] = data.digest
     return head
-
-
-def _folder(config: RunConfig) -> Path | str:
-    """Returns where the data is on this machine."""
-    dataset = config.dataset
-    if dataset.builder is None:
-        if dataset.name == DIGITS:
-            return "scikit-learn's own folder"
-        if dataset.name in OWN:
-            return Path(dataset.path).expanduser().absolute() if dataset.path else dataset.target
-    if is_text(dataset):
-        return text.folder(dataset)
-    return cache.decoded_dir(cache.data_dir(dataset))
 
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:

@@ -42,9 +42,8 @@ def draw(path: Path, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]
 
 def _fractions(image: Array) -> Array:
     """Returns an (H, W, C) image with values from 0 to 1; of other than 3 or 4 channels the first one, (H, W)."""
-    values = image.astype(np.float64)
-    if image.dtype == np.uint8:
-        values = values / 255.0
+    brightest = float(np.iinfo(np.uint8).max) if image.dtype == np.uint8 else 1.0
+    values = image.astype(np.float64) / brightest
     low = float(values.min(initial=0.0))
     high = float(values.max(initial=0.0))
     if low < 0.0 or high > 1.0:  # standardized, or of a type with other bounds

@@ -77,13 +77,13 @@ def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
     return on_jax and depth >= DEEP if scan is None else scan
 
 
-def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
+def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
     """Checks a config of this builder; another one's passes.
 
     Args:
       config: whose options have the types that the builder takes.
-      engine: what Keras runs on.
-      key: that says so.
+      key: that names the engine.
+      on_jax: Keras runs on JAX.
 
     Raises:
       ConfigError: names the option.
@@ -92,26 +92,26 @@ def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
     names = (*sizes, "wavelength", "epsilon", "dropout", *_ON_JAX, *CHOICES)
     if config.target != TARGET or any(name not in config.options for name in names):
         return
-    found = problem(config.options, on_jax=engine == "jax")
+    found = problem(config.options, on_jax=on_jax)
     if found is not None:
         fix = found.fix.replace("set engine=jax", f"set {key}=jax")
         raise invalid(f"model.{found.name}", found.value, problem=found.allowed, fix=fix)
 
 
-def check_against(config: ModelConfig, engine: str, other: str | None) -> None:
+def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> None:
     """Checks that two engines that are compared give a deep model the same paths: one may scan it, the other not.
 
     Args:
       config: the model's, checked.
-      engine: that trains.
-      other: that is compared with it; None: none.
+      on_jax: Keras runs on JAX in the engine that trains.
+      other_on_jax: and in the one that is compared with it.
 
     Raises:
       ConfigError: one of them scans by default.
     """
     is_left_to_engine = config.target == TARGET and config.options.get("scan") is None
     is_deep = int(config.options.get("depth") or 0) >= DEEP
-    if is_left_to_engine and is_deep and other is not None and (engine == "jax") != (other == "jax"):
+    if is_left_to_engine and is_deep and on_jax != other_on_jax:
         raise invalid(
             "model.scan",
             None,

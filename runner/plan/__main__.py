@@ -5,6 +5,6 @@ import gc
 from runner.cli import entry
 
 if __name__ == "__main__":
-    # A plan allocates much, frees little and ends: garbage collection would be a third of its time.
+    # A plan allocates much, frees little and ends soon: garbage collection would be a third of its time.
     gc.disable()
     entry.main("runner.plan.main", after="runner.plan.end")

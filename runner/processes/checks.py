@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import invalid
@@ -11,11 +12,14 @@ from runner.layout import mesh
 from runner.processes import place
 
 _STARTS_NOTHING = ("runner.plan", "runner.data")
-_DTENSOR = ("keras_dtensor", "core_dtensor")  # engines whose processes are TensorFlow's servers
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, port_openers: Collection[str]) -> None:
     """Checks the group, and that the processes share the mesh's devices out evenly; axes are resolved.
+
+    Args:
+      config: its mesh has sizes.
+      port_openers: names of the engines whose processes listen on all network interfaces.
 
     Raises:
       ConfigError: the first thing found that cannot work.
@@ -44,10 +48,10 @@ def check(config: RunConfig) -> None:
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="1 on TPUs", fix="use cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
-        _check_ports(config)
+        _check_ports(config, port_openers)
 
 
-def _check_ports(config: RunConfig) -> None:
+def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:
     """Rejects DTensor in several processes, unless the user accepts what its ports allow.
 
     TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
@@ -56,7 +60,7 @@ def _check_ports(config: RunConfig) -> None:
     engines = [config.engine.name]
     if config.against.engine is not None and config.against.processes is None:
         engines.append(config.against.engine)
-    exposed = [name for name in engines if name in _DTENSOR]
+    exposed = [name for name in engines if name in port_openers]
     if not exposed or config.cluster.open_ports:
         return
     key = "engine" if exposed[0] == config.engine.name else "against.engine"

@@ -105,7 +105,7 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     splits = outcome.splits
     task = splits.train.task
     steps = lengths.epoch_steps(outcome.config, splits.train.size)
-    past = result.history.past
+    past = result.history
     # Made now, not when they are written: the engine's state and the examples are at hand.
     report = task.report(result.reported, splits.reported.source, splits.reported_name)
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
@@ -137,7 +137,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     """Returns the content of summary.json; figures of speed are null where too few steps were measured."""
     result = outcome.result
     meter = result.meter
-    rate = meter.steps_per_second if meter.tells else None
+    rate = meter.steps_per_second if meter.is_meaningful else None
     summary: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
@@ -149,7 +149,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     if tokens_per_batch:
         summary["tokens_per_second"] = tokens_per_batch * rate if rate else None
     summary |= {
-        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.tells else None,
+        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.is_meaningful else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.used,
@@ -166,7 +166,7 @@ def show_result(outcome: Outcome, console: Console) -> None:
     """Prints the table of a run's result."""
     result = outcome.result
     rows = [("steps", f"{result.steps:,}")]
-    if result.meter.tells:
+    if result.meter.is_meaningful:
         rate = result.meter.steps_per_second
         examples = rate * outcome.config.dataset.batch_size
         throughput = f"{examples:,.0f} examples/s"

@@ -46,11 +46,10 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, padded, profile, stopping
-from runner.training.checkpoint import recovery
-from runner.training.checkpoint.recovery import Previous
-from runner.training.checkpoint.resume import check_data, load
+from runner.training.checkpoint import recovery, resume
+from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import Display, make_display
-from runner.training.history import LogPoints
+from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
 from runner.verify.record import verify_recorded
@@ -83,7 +82,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    previous = recovery.open_previous(config, content, until_exit)
+    previous = resume.open_previous(config, content, until_exit)
     _print_config(console, config, composed, content, folder)
     yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
     with required(folder):
@@ -93,7 +92,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     for warning in warnings.of_config(config):
         _warn(console, warning)
     if previous is not None:
-        for line in previous.says():
+        for line in previous.describe_other_checkpoints():
             _print(console, line)
     with heard() as stop:
         registry.prepare(config)
@@ -101,13 +100,13 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         config = replace(config, trainer=with_metrics(config.trainer, task.directions))
         total_steps = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
-        recovery.check_unfinished(config, previous, total_steps, task)
+        resume.check_unfinished(config, previous, total_steps, task)
         run_id = None
         if previous is not None:
             run_id = previous.resumed_run_id
             steps_per_epoch = lengths.epoch_steps(config, data.train.size)
-            _print(console, previous.goes_on(steps_per_epoch, config.trainer.epochs))
-        profile.check(config, total_steps)
+            _print(console, previous.describe_position(steps_per_epoch, config.trainer.epochs))
+        profile.check(config.trainer, total_steps)
         command = typed.command("runner")
         after_tracking = ExitStack()
         with (
@@ -171,14 +170,14 @@ class _Training:
         tracker = self.tracker
         previous = self.previous
         checkpoint = None
-        goes_back = False
+        repeats_steps = False
         resumed_folder = None
         if previous is not None:
             checkpoint = previous.checkpoint
-            goes_back = previous.goes_back
+            repeats_steps = previous.repeats_steps
             if not previous.branches:
                 resumed_folder = previous.run.folder
-        points = recovery.NewPoints(tracker, checkpoint, goes_back=goes_back)
+        points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps)
         until_exit.push(partial(self._print_how_to_continue, resumed_folder))
         self._log_inputs()
         if config.trainer.verify_first:
@@ -254,7 +253,7 @@ class _Training:
         speed = {"throughput/input_wait": result.meter.input_wait}
         used = None
         rate = result.meter.steps_per_second
-        if result.meter.tells and rate:
+        if result.meter.is_meaningful and rate:
             counted = self._counted(engine, measures)
             used = utilization(replace(config.plan, gflops=peak_gflops), counted, rate)
         if used is not None:

@@ -110,8 +110,15 @@ REFUSALS = [
     refusal("trainer.seed=-1", "trainer.seed=-1", "0 to 2147483647"),
     # Meshes.
     refusal("mesh.axes.batch=0", "mesh.axes.batch=0", "at least 1"),
-    refusal("mesh.axes.batch=16", "{batch:16}", "16 devices are asked for, 8", "mesh.cpu_devices=16"),
-    refusal("mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "one axis may be -1"),
+    refusal(
+        "mesh.axes.batch=16",
+        "{batch:16}",
+        "needs 16 devices, but only 8 CPU devices are available",
+        "mesh.cpu_devices=16",
+    ),
+    refusal(
+        "mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "only one axis may be -1"
+    ),
     refusal("mesh=batch4_model2 mesh.axes.batch=3 mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
     refusal("mesh.axes={model:4}", "layout.inputs", "batch"),
     refusal("mesh.device=quantum", "mesh.device=quantum", "set mesh.device=cpu"),
