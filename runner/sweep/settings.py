@@ -1,4 +1,4 @@
-"""Checks what launches and what sweeps before anything is opened for a sweep: its run, its folder, its study."""
+"""Checks of launcher, sweeper and sweep overrides, before anything is opened for a sweep: run, folder or study."""
 
 from __future__ import annotations
 
@@ -80,23 +80,24 @@ def check(config: DictConfig, arguments: list[str]) -> None:
     Raises:
       ConfigError: a setting that the one or the other does not have, one that can't work, or nothing to sweep over.
     """
-    launcher, sweeper = (_check_settings(key, config) for key in (_LAUNCHER, _SWEEPER))
+    launcher = _check_settings(_LAUNCHER, config)
+    sweeper = _check_settings(_SWEEPER, config)
     overrides = OverridesParser.create().parse_overrides(arguments)
     if sweeper == "GridSweeper":
-        for one in overrides:
-            if one.is_interval_sweep():
-                raise interval_refused(one)
+        for override in overrides:
+            if override.is_interval_sweep():
+                raise interval_error(override)
     if sweeper == "SearchSweeper":
         if launcher not in ("ProcessLauncher", "SubmititLauncher"):
-            raise ConfigError("hydra/sweeper=optuna: a search needs hydra/launcher=processes; choose it")
-        if not any(one.is_sweep_override() for one in overrides):
+            raise ConfigError("hydra/sweeper=optuna: needs a launcher of the runner; set hydra/launcher=processes")
+        searched = [override for override in overrides if override.is_sweep_override()]
+        if not searched:
             raise ConfigError(
-                "hydra/sweeper=optuna: nothing to search over; "
+                "hydra/sweeper=optuna: has nothing to search over; "
                 "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
             )
-        for one in overrides:
-            if one.is_sweep_override():
-                space.distribution(one)
+        for override in searched:
+            space.distribution(override)
 
 
 def _check_settings(key: str, config: DictConfig) -> str:
@@ -124,7 +125,7 @@ def _check_settings(key: str, config: DictConfig) -> str:
     return name
 
 
-def interval_refused(one: Override) -> ConfigError:
-    """Words an interval where values are wanted."""
+def interval_error(override: Override) -> ConfigError:
+    """Returns the error of an interval in a grid."""
     fix = "choose hydra/sweeper=optuna, or name the values"
-    return ConfigError(f"{one.input_line}: a grid needs values, not an interval; {fix}")
+    return ConfigError(f"{override.input_line}: a grid needs values, not an interval; {fix}")
