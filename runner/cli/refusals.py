@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -245,14 +244,13 @@ def _unknown_key(key: str) -> str:
 
 def _options_with(group: str, key: str) -> list[str]:
     """Returns the options of a group, if it is one, that have a key."""
-    files = [(name, search_path.file_of(f"{group}/{name}")) for name in options_of(group)] if group else []
-    return [name for name, file in files if file.is_file() and key in _keys_in(file)]
+    return [name for name in options_of(group) if key in _keys_of(f"{group}/{name}")] if group else []
 
 
-def _keys_in(file: Path) -> list[object]:
+def _keys_of(config: str) -> list[str]:
     try:
-        return list(OmegaConf.load(file))
-    except (YAMLError, OmegaConfBaseException, OSError):  # a file of the user's, which nobody has asked for
+        return list(search_path.content_of(config))
+    except (YAMLError, AttributeError, OSError):  # a file of the user's, which nobody has asked for
         return []
 
 

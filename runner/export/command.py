@@ -63,7 +63,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """
     console = Console()
     team = current()
-    config.engine.precision = config.engine.state = "float32"  # what any library computes the same in
+    # Every library computes float32 alike.
+    config = replace(config, engine=replace(config.engine, precision="float32", state="float32"))
     saved = open_saved(config, "runner.export")
     where = devices.line(config, composed)
     target = folders.target(config.export, saved.run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
-from runner.model.gpt_options import problem, scans
+from runner.model.gpt_options import check_options, scans
 from runner.model.inputs import Inputs
 from runner.model.transformer import Sizes, layers
 
@@ -79,9 +79,7 @@ def build(
     given = dict(locals())  # the options, before there are other names
     tokens_name, length = _tokens(inputs)
     on_jax = hasattr(keras, "ops")
-    found = problem(given, on_jax=on_jax)
-    if found is not None:
-        raise ValueError(f"model.{found.name}={found.value}: {found.allowed}; {found.fix}")
+    check_options(given, on_jax=on_jax)
     fused = on_jax if fused_head is None else fused_head
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")

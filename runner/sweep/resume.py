@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from runner.config.build import build
 from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
 from runner.errors import ConfigError
@@ -85,6 +86,6 @@ def _tracking(overrides: list[str]) -> TrackingConfig:
     with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
         node = compose("config", overrides=overrides).tracking
     GlobalHydra.instance().clear()
-    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrackingConfig), node))
-    assert isinstance(merged, TrackingConfig)
-    return merged
+    content = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(content, dict)
+    return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

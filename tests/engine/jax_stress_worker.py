@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 from runner.engine import make_engine
+from tests.configs import with_keys
 from tests.engine import cases
 
 _BATCH, _STEPS_A_CALL, _CALLS_IN_FLIGHT = 16, 20, 50
@@ -19,7 +20,7 @@ def main() -> None:
     """Asks for call after call, for evaluations and gradients right behind, and reads no loss until many were made."""
     steps, loop = int(sys.argv[1]), sys.argv[2]
     config = cases.config({"batch": 8}, hidden=[32])
-    config.engine.name, config.engine.loop, config.dataset.batch_size = "jax", loop, _BATCH
+    config = with_keys(config, {"engine.name": "jax", "engine.loop": loop, "dataset.batch_size": _BATCH})
     engine = make_engine(config, cases.data(), steps)
     engine.build()
     batches = cases.batches(_STEPS_A_CALL, _BATCH)
